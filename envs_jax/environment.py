@@ -1,0 +1,63 @@
+"""The environment protocol: dm_env's contract as pure functions (arXiv:2006.12983, dm_env).
+
+An environment describes one episode, of one environment, without a batch axis:
+
+| step_type | reward            | discount                          | observation |
+|-----------|-------------------|-----------------------------------|-------------|
+| FIRST     | 0                 | 1                                 | the first   |
+| MID       | of the transition | of the transition                 | the next    |
+| LAST      | of the transition | 0 if it terminated, 1 if cut off  | the last    |
+
+What follows LAST is not the environment's business: `wrappers.AutoReset` ignores the next action
+and returns FIRST of a new episode. The runners apply it; users need not.
+"""
+
+from typing import Any, Protocol
+
+import dm_env
+import jax
+import jax.numpy as jnp
+
+State = Any
+Key = jax.Array
+
+
+class Environment(Protocol):
+    """Frozen dataclasses implement it; `conformance.check` says which rule one breaks."""
+
+    def initial_state(self, key: Key) -> tuple[State, dm_env.TimeStep]:
+        """A new episode: its state and its FIRST timestep, drawn with `key`."""
+
+    def step(
+        self, key: Key, state: State, action: jax.Array
+    ) -> tuple[State, dm_env.TimeStep]:
+        """The state and timestep after `action`; shapes and dtypes as `initial_state`'s."""
+
+    def observation_spec(self) -> Any:
+        """A pytree of dm_env specs, as the observation."""
+
+    def action_spec(self) -> Any:
+        """A dm_env spec: `DiscreteArray` for discrete actions, `BoundedArray` for continuous."""
+
+
+def restart(observation: Any) -> dm_env.TimeStep:
+    """FIRST: reward 0, discount 1."""
+    return timestep(dm_env.StepType.FIRST, 0.0, 1.0, observation)
+
+
+def transition(
+    reward: jax.Array, observation: Any, terminated: jax.Array = False
+) -> dm_env.TimeStep:
+    """MID, or LAST with discount 0 where `terminated`."""
+    step_type = jnp.where(terminated, dm_env.StepType.LAST, dm_env.StepType.MID)
+    return timestep(step_type, reward, jnp.where(terminated, 0.0, 1.0), observation)
+
+
+def timestep(step_type, reward, discount, observation) -> dm_env.TimeStep:
+    """A TimeStep whose dtypes never vary: int32, float32, float32 and the observation's own."""
+    return dm_env.TimeStep(
+        step_type=jnp.asarray(step_type, jnp.int32),
+        reward=jnp.asarray(reward, jnp.float32),
+        discount=jnp.asarray(discount, jnp.float32),
+        observation=jax.tree.map(jnp.asarray, observation),
+    )

@@ -1,0 +1,101 @@
+"""Environments made of environments: time limits, automatic resets, batches."""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import dm_env
+import jax
+import jax.numpy as jnp
+
+from envs_jax.environment import Environment, Key
+
+
+@dataclasses.dataclass(frozen=True)
+class Wrapper:
+    """An environment around another: what a wrapper does not change is the inner one's."""
+
+    environment: Environment
+
+    def initial_state(self, key: Key) -> tuple[Any, dm_env.TimeStep]:
+        return self.environment.initial_state(key)
+
+    def step(
+        self, key: Key, state: Any, action: jax.Array
+    ) -> tuple[Any, dm_env.TimeStep]:
+        return self.environment.step(key, state, action)
+
+    def observation_spec(self) -> Any:
+        return self.environment.observation_spec()
+
+    def action_spec(self) -> Any:
+        return self.environment.action_spec()
+
+
+class TimeLimitState(NamedTuple):
+    inner: Any
+    steps: jax.Array  # int32 [], since FIRST
+
+
+@dataclasses.dataclass(frozen=True)
+class TimeLimit(Wrapper):
+    """Cuts an episode off after `max_steps` steps: LAST, its discount left at 1 (a truncation)."""
+
+    max_steps: int = 1_000
+
+    def __post_init__(self):
+        if self.max_steps < 1:
+            raise ValueError(
+                f"max_steps is {self.max_steps}; an episode needs at least 1 step"
+            )
+
+    def initial_state(self, key: Key) -> tuple[TimeLimitState, dm_env.TimeStep]:
+        inner, timestep = self.environment.initial_state(key)
+        return TimeLimitState(inner, jnp.int32(0)), timestep
+
+    def step(self, key: Key, state: TimeLimitState, action: jax.Array):
+        inner, timestep = self.environment.step(key, state.inner, action)
+        steps = state.steps + 1
+        cut = steps >= self.max_steps
+        step_type = jnp.where(cut, jnp.int32(dm_env.StepType.LAST), timestep.step_type)
+        return TimeLimitState(inner, steps), timestep._replace(step_type=step_type)
+
+
+class AutoResetState(NamedTuple):
+    inner: Any
+    last: jax.Array  # bool [], the episode is over
+
+
+@dataclasses.dataclass(frozen=True)
+class AutoReset(Wrapper):
+    """The step after LAST ignores its action and returns FIRST of a new episode (dm_env)."""
+
+    def initial_state(self, key: Key) -> tuple[AutoResetState, dm_env.TimeStep]:
+        inner, timestep = self.environment.initial_state(key)
+        return AutoResetState(inner, jnp.bool_(False)), timestep
+
+    def step(self, key: Key, state: AutoResetState, action: jax.Array):
+        # One key serves both: exactly one of the two is taken.
+        inner, timestep = jax.lax.cond(
+            state.last,
+            lambda: self.environment.initial_state(key),
+            lambda: self.environment.step(key, state.inner, action),
+        )
+        return AutoResetState(inner, timestep.last()), timestep
+
+
+@dataclasses.dataclass(frozen=True)
+class Batched(Wrapper):
+    """B copies at once: every argument and result has a leading axis [B, ...], the keys too."""
+
+    def initial_state(self, key: Key) -> tuple[Any, dm_env.TimeStep]:
+        return jax.vmap(self.environment.initial_state)(key)
+
+    def step(
+        self, key: Key, state: Any, action: jax.Array
+    ) -> tuple[Any, dm_env.TimeStep]:
+        return jax.vmap(self.environment.step)(key, state, action)
+
+
+def auto_reset(environment: Environment) -> AutoReset:
+    """`AutoReset(environment)`, or the environment itself if it is one."""
+    return environment if isinstance(environment, AutoReset) else AutoReset(environment)

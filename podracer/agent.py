@@ -1,0 +1,67 @@
+"""The contract: an agent is a handful of pure functions (Podracer, arXiv:2104.06272)."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import dm_env
+import jax
+
+PyTree = Any
+Key = jax.Array  # typed, jax.random.key; used once
+Metrics = dict[
+    str, jax.Array
+]  # scalars of one core's share; the runner averages them over cores
+
+
+class ActorOutput(NamedTuple):
+    """What an actor decided, for a batch of B environments."""
+
+    action: PyTree  # [B, ...] as the environment's action_spec
+    extras: PyTree  # [B, ...] what the learner must know of that decision: behaviour logits, ...
+
+
+class Trajectory(NamedTuple):
+    """T steps in B environments: `outputs[t]` answers `timesteps[t]`, `timesteps[t + 1]` follows.
+
+    The last timestep is the first one of the next trajectory.
+    """
+
+    timesteps: dm_env.TimeStep  # [T + 1, B, ...]
+    outputs: ActorOutput  # [T, B, ...]
+    actor_state: PyTree  # [B, ...] the actor's state before timesteps[0]
+
+
+class LearnerState(NamedTuple):
+    """The two halves that a runner must tell apart, and all that it knows of a learner."""
+
+    shared: PyTree  # bit-equal on every core: parameters, optimiser, normaliser, ...
+    local: (
+        PyTree  # belongs to one core and differs: replay, finished episodes, ... or ()
+    )
+
+
+class Agent(NamedTuple):
+    """An agent, told nothing of environments, threads or devices.
+
+    Any function may be called inside `jit`; none keeps state. `keys` are one per environment, so
+    that what an environment sees does not depend on how the batch is laid over cores.
+    """
+
+    # (key) -> LearnerState
+    initial_learner_state: Callable[[Key], LearnerState]
+    # (key, learner_state, trajectory) -> (learner_state, metrics): one update
+    learner_step: Callable[
+        [Key, LearnerState, Trajectory], tuple[LearnerState, Metrics]
+    ]
+    # (learner_state) -> what actors need of it
+    actor_params: Callable[[LearnerState], PyTree]
+    # (batch_size) -> actor_state [B, ...]
+    initial_actor_state: Callable[[int], PyTree]
+    # (keys [B], actor_params, actor_state, timestep [B, ...]) -> (actor_state, ActorOutput)
+    actor_step: Callable[..., tuple[PyTree, ActorOutput]]
+    # the same without exploration: argmax, mean action, no search noise
+    greedy_actor_step: Callable[..., tuple[PyTree, ActorOutput]]
+    # on-policy agents only, else None: one update that makes its own trajectory and differentiates
+    # through the acting, so that the forward pass is not done twice (see anakin/training.py).
+    # (key, learner_state, interact) -> (learner_state, metrics, what interact returned first)
+    online_step: Callable[..., tuple[LearnerState, Metrics, PyTree]] | None = None
