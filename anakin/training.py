@@ -1,0 +1,309 @@
+"""Anakin: environment, acting and learning as one program (arXiv:2104.06272, Fig 2).
+
+The minimal unit is a step: unroll T steps in a batch of environments, then learn once.
+A call iterates the unit without returning to Python, on every core at once.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from envs_jax.conformance import ProtocolError, check_structure
+from envs_jax.environment import Environment
+from envs_jax.wrappers import Batched, auto_reset
+from podracer import episodes, parallel
+from podracer.agent import Agent, Key, LearnerState, Metrics, Trajectory
+from podracer.errors import UserError
+
+
+class Actors(NamedTuple):
+    """A batch of environments and who acts in them, split over the cores."""
+
+    index: jax.Array  # [B] int32, of the environment among all; its random numbers
+    environment: Any  # [B, ...]
+    timestep: Any  # [B, ...]
+    actor_state: Any  # [B, ...]
+    episodes: episodes.Episodes  # [B, ...]
+
+
+class State(NamedTuple):
+    """Everything there is to a run."""
+
+    learner: LearnerState
+    actors: Actors
+    key: Key  # never changes: every random number is drawn from it, by what it is for
+    updates: jax.Array  # uint32 [], units done
+
+
+LAYOUT = State(
+    learner=LearnerState(parallel.SHARED, parallel.LOCAL),
+    actors=parallel.BATCH,
+    key=parallel.SHARED,
+    updates=parallel.SHARED,
+)
+
+
+def initial_state(key: Key, index: jax.Array, agent: Agent, environment) -> State:
+    """One core's state before the first update, with environments `index` [B]."""
+    learner_key, environment_key, run_key = jax.random.split(key, 3)
+    environment_state, timestep = environment.initial_state(
+        fold_each(environment_key, index)
+    )
+    batch_size = index.shape[0]
+    actors = Actors(
+        index,
+        environment_state,
+        timestep,
+        agent.initial_actor_state(batch_size),
+        episodes.initial_state(batch_size),
+    )
+    learner = agent.initial_learner_state(learner_key)
+    return State(learner, actors, run_key, jnp.uint32(0))
+
+
+def fold_each(key: Key, index: jax.Array) -> Key:
+    """A key for each environment [B], the same on whichever core it lives."""
+    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, index)
+
+
+def unroll(
+    act: Callable, environment, unroll_length: int, key: Key, actors: Actors
+) -> tuple[Actors, Trajectory, Any]:
+    """T steps in every environment.
+
+    `act(keys, actor_state, timestep) -> (actor_state, ActorOutput, kept)`. Returns the
+    actors after them, the trajectory, and what act kept, [T, B, ...].
+    """
+
+    def step(actors: Actors, key: Key):
+        keys = jax.vmap(jax.random.split, out_axes=1)(fold_each(key, actors.index))
+        actor_state, output, kept = act(keys[0], actors.actor_state, actors.timestep)
+        environment_state, timestep = environment.step(
+            keys[1], actors.environment, output.action
+        )
+        after = Actors(
+            actors.index,
+            environment_state,
+            timestep,
+            actor_state,
+            episodes.step(actors.episodes, timestep),
+        )
+        return after, (actors.timestep, output, kept)
+
+    after, (timesteps, outputs, kept) = jax.lax.scan(
+        step, actors, jax.random.split(key, unroll_length)
+    )
+    timesteps = append(timesteps, after.timestep)
+    return after, Trajectory(timesteps, outputs, actors.actor_state), kept
+
+
+def append(rows: Any, row: Any) -> Any:
+    """Puts `row` [B, ...] under `rows` [T, B, ...]."""
+    return jax.tree.map(lambda xs, x: jnp.concatenate([xs, x[None]]), rows, row)
+
+
+def make_step(agent: Agent, environment, unroll_length: int) -> Callable:
+    """The minimal unit for any agent: act, then learn from the trajectory."""
+
+    def step(state: State) -> tuple[State, Metrics]:
+        act_key, learn_key = unit_keys(state)
+        params = agent.actor_params(state.learner)
+
+        def act(keys, actor_state, timestep):
+            return *agent.actor_step(keys, params, actor_state, timestep), ()
+
+        actors, trajectory, _ = unroll(
+            act, environment, unroll_length, act_key, state.actors
+        )
+        learner, metrics = agent.learner_step(learn_key, state.learner, trajectory)
+        return State(learner, actors, state.key, state.updates + 1), metrics
+
+    return step
+
+
+def make_online_step(agent: Agent, environment, unroll_length: int) -> Callable:
+    """The minimal unit of the paper's figure: learn through the acting itself.
+
+    Same numbers as `make_step` to rounding, with one forward pass instead of two.
+    """
+
+    def step(state: State) -> tuple[State, Metrics]:
+        act_key, learn_key = unit_keys(state)
+
+        def interact(act):
+            actors, trajectory, predictions = unroll(
+                act, environment, unroll_length, act_key, state.actors
+            )
+            keys = fold_each(act_key, actors.index)  # of an action that nobody takes
+            last = act(keys, actors.actor_state, actors.timestep)[-1]
+            return trajectory, append(predictions, last), actors
+
+        learner, metrics, actors = agent.online_step(learn_key, state.learner, interact)
+        return State(learner, actors, state.key, state.updates + 1), metrics
+
+    return step
+
+
+def unit_keys(state: State) -> tuple[Key, Key]:
+    """The unit's keys to act with and to learn with."""
+    acting, learning = jax.random.split(jax.random.fold_in(state.key, state.updates))
+    return acting, parallel.core_key(learning)
+
+
+def make_call(step: Callable) -> Callable:
+    """(state, number of updates) -> (state, metrics, failures): iterates the unit.
+
+    Metrics are means over updates and cores, taken on the way: their memory does not
+    grow with the length of a call or of a run. `failures` is, for each metric, the
+    first update (counted from 1) at which it was not finite on this core, or 0.
+    """
+
+    def call(state: State, updates: jax.Array):
+        shapes = jax.eval_shape(step, state)[1]
+        sums = jax.tree.map(lambda x: jnp.zeros(x.shape), shapes)
+        failures = jax.tree.map(lambda x: jnp.uint32(0), shapes)
+
+        def body(_, carry):
+            state, sums, failures = carry
+            state, metrics = step(state)
+            failures = jax.tree.map(
+                lambda first, x: jnp.where(
+                    (first == 0) & ~jnp.isfinite(x), state.updates, first
+                ),
+                failures,
+                metrics,
+            )
+            return state, jax.tree.map(jnp.add, sums, metrics), failures
+
+        state, sums, failures = jax.lax.fori_loop(
+            jnp.uint32(0), updates, body, (state, sums, failures)
+        )
+        metrics = parallel.AVERAGE(jax.tree.map(lambda x: x / updates, sums))
+        finished, episode_metrics = episodes.summary(
+            state.actors.episodes, parallel.AVERAGE
+        )
+        state = state._replace(actors=state.actors._replace(episodes=finished))
+        return state, metrics | episode_metrics, failures
+
+    return call
+
+
+def train(
+    agent: Agent,
+    environment: Environment,
+    *,
+    batch_size: int,
+    unroll_length: int,
+    total_steps: int,
+    seed: int = 0,
+    updates_per_call: int | None = None,
+    cores: int | None = None,
+) -> Iterator[tuple[State, dict[str, float]]]:
+    """Trains, and yields the state and what happened, once a call.
+
+    A yielded state is good until the next one is asked for: its memory is used again.
+
+    Args:
+      agent: any agent.
+      environment: of one episode; automatic resets and batches are added here.
+      batch_size: environments, over all cores; each has the same number.
+      unroll_length: environment steps between two updates.
+      total_steps: environment steps of the run, rounded up to whole updates.
+      seed: of everything random.
+      updates_per_call: updates between two yields; by default a hundredth of the run,
+        or what makes four million steps if that is less.
+      cores: how many cores to use; by default all.
+
+    Raises:
+      UserError: an argument is impossible, or the environment breaks its protocol.
+      FloatingPointError: a metric is no longer finite; says which, and since when.
+    """
+    mesh = parallel.make_mesh(cores)
+    check(environment, batch_size, unroll_length, total_steps, mesh.size)
+    environment = Batched(auto_reset(environment))
+    make_unit = make_online_step if agent.online_step else make_step
+    call = make_call(make_unit(agent, environment, unroll_length))
+    state = parallel.over_cores(
+        partial(initial_state, agent=agent, environment=environment),
+        mesh,
+        inputs=(parallel.SHARED, parallel.BATCH),
+        outputs=LAYOUT,
+    )(jax.random.key(seed), jnp.arange(batch_size))
+
+    steps_per_update = batch_size * unroll_length
+    total_updates = -(-total_steps // steps_per_update)
+    if updates_per_call is None:
+        updates_per_call = min(total_updates // 100, 4_000_000 // steps_per_update)
+    updates_per_call = max(updates_per_call, 1)
+
+    started = time.perf_counter()
+    compiled = (
+        parallel.over_cores(
+            call,
+            mesh,
+            inputs=(LAYOUT, parallel.SHARED),
+            outputs=(LAYOUT, parallel.SHARED, parallel.LOCAL),
+            donate=(0,),
+        )
+        .lower(state, jnp.uint32(1))
+        .compile()
+    )
+    compile_seconds = time.perf_counter() - started
+
+    for done in range(0, total_updates, updates_per_call):
+        updates = min(updates_per_call, total_updates - done)
+        started = time.perf_counter()
+        state, metrics, failures = compiled(state, jnp.uint32(updates))
+        metrics = {name: float(x) for name, x in parallel.on_host(metrics).items()}
+        seconds = time.perf_counter() - started
+        stop_if_not_finite(failures)
+        yield (
+            state,
+            metrics
+            | {
+                "updates": done + updates,
+                "steps": (done + updates) * steps_per_update,
+                "steps_per_second": updates * steps_per_update / seconds,
+                "seconds": seconds,
+                "compile_seconds": compile_seconds,
+            },
+        )
+
+
+def check(environment, batch_size, unroll_length, total_steps, cores) -> None:
+    """Raises UserError where a run could not start."""
+    sizes = {
+        "batch_size": batch_size,
+        "unroll_length": unroll_length,
+        "total_steps": total_steps,
+    }
+    for name, size in sizes.items():
+        if size < 1:
+            raise UserError(f"{name} is {size}; it must be at least 1")
+    if batch_size % cores:
+        raise UserError(
+            f"batch_size is {batch_size}, which {cores} cores cannot share equally: "
+            f"choose a multiple of {cores}, or other cores"
+        )
+    try:
+        check_structure(environment)
+    except ProtocolError as error:
+        raise UserError(str(error)) from error
+
+
+def stop_if_not_finite(failures: dict[str, jax.Array]) -> None:
+    """Raises FloatingPointError with the first update that failed, and its terms."""
+    firsts = {name: np.asarray(x) for name, x in failures.items()}  # [cores] each
+    firsts = {name: min(x[x > 0]) for name, x in firsts.items() if x.any()}
+    if firsts:
+        update = min(firsts.values())
+        terms = [name for name, first in firsts.items() if first == update]
+        raise FloatingPointError(
+            f"update {update}: {', '.join(terms)} is not finite; the metrics up to the "
+            "call before are good. A smaller learning rate or reward clipping may help"
+        )

@@ -1,0 +1,233 @@
+"""IMPALA (Espeholt et al. 2018, arXiv:1802.01561), after TorchBeast (arXiv:1910.03552).
+
+With every clip at 1 and no policy lag rho is 1, and this is A2C.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from podracer import losses
+from podracer.agent import ActorOutput, Agent, LearnerState, Metrics, PyTree, Trajectory
+from podracer.networks import Network, Predictions
+from podracer.parallel import AVERAGE, Average
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """IMPALA's numbers; the defaults are those of TorchBeast's code."""
+
+    discount_factor: float = 0.99
+    """the agent's gamma, per environment step"""
+    learning_rate: float = 4.8e-4
+    """step size at the first update"""
+    decay_learning_rate: bool = True
+    """let the step size fall linearly, to 0 at total_steps"""
+    total_steps: int | None = None
+    """environment steps of the whole run (the command's --total-steps); None: no decay"""
+    reduction: Literal["sum", "mean", "podracer"] = "sum"
+    """of the loss over time and batch. sum, mean: over the batch of all cores, the same
+    update on any number of them. podracer: summed on each core, averaged over cores, so
+    that clipping and epsilon see one core's share. Sums suit the clip of 40 and epsilon
+    of 0.01; under a mean RMSProp's steps shrink unless epsilon shrinks too"""
+    value_cost: float = 0.5
+    """weight of half the squared value error"""
+    entropy_cost: float = 6e-4
+    """weight of the entropy bonus"""
+    reward_clipping: Literal["abs_one", "soft_asymmetric", "none"] = "abs_one"
+    """of the rewards that the learner sees"""
+    clip_rho: float = 1.0
+    """limit of rho in the value targets; inf: none"""
+    clip_c: float = 1.0
+    """limit of rho in the traces; inf: none"""
+    clip_pg_rho: float = 1.0
+    """limit of rho in the policy gradient; inf: none"""
+    max_gradient_norm: float = 40.0
+    """global norm that gradients are scaled down to"""
+    rmsprop_decay: float = 0.99
+    """of RMSProp's mean square"""
+    rmsprop_epsilon: float = 0.01
+    """added to RMSProp's root, outside it, as torch does"""
+    momentum: float = 0.0
+    """of RMSProp's steps"""
+
+
+class Preset(NamedTuple):
+    """A published setting: the agent's numbers and the trajectories they belong to."""
+
+    config: Config
+    unroll_length: int  # T, environment steps
+    batch_size: int  # B, environments, over all cores
+
+
+_TABLE_G1 = Config(learning_rate=6e-4, entropy_cost=0.01)
+PRESETS = {
+    # monobeast.py's flags
+    "torchbeast": Preset(Config(), unroll_length=80, batch_size=8),
+    # Espeholt et al. 2018, table G.1 (Atari)
+    "impala": Preset(_TABLE_G1, unroll_length=20, batch_size=32),
+    # the same, averaged as in the Podracer paper
+    "podracer": Preset(
+        dataclasses.replace(_TABLE_G1, reduction="podracer"),
+        unroll_length=20,
+        batch_size=32,
+    ),
+}
+
+
+class Shared(NamedTuple):
+    """What all learner cores agree on."""
+
+    params: PyTree
+    opt_state: optax.OptState
+    updates: jax.Array  # int32 []
+
+
+def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> Agent:
+    """IMPALA for discrete actions; `network` predicts `networks.Predictions`.
+
+    `ActorOutput.extras` are the behaviour policy's logits [B, A].
+    """
+    optimizer = make_optimizer(config)
+    loss = make_loss(config)
+
+    def initial_learner_state(key):
+        params = network.init(key)
+        return LearnerState(Shared(params, optimizer.init(params), jnp.int32(0)), ())
+
+    def actor_params(learner_state):
+        return learner_state.shared.params
+
+    def act(params, keys, memory, timestep):
+        memory, predictions = network.step(params, memory, timestep)
+        action = jax.vmap(jax.random.categorical)(keys, predictions.logits)
+        return memory, ActorOutput(action, predictions.logits), predictions
+
+    def actor_step(keys, params, memory, timestep):
+        return act(params, keys, memory, timestep)[:2]
+
+    def greedy_actor_step(keys, params, memory, timestep):
+        memory, predictions = network.step(params, memory, timestep)
+        action = jnp.argmax(predictions.logits, axis=-1)
+        return memory, ActorOutput(action, predictions.logits)
+
+    def update(learner_state, unroll):
+        """One step down the loss; `unroll(params)` says of what trajectory."""
+
+        def objective(params):
+            trajectory, predictions, rest = unroll(params)
+            total, metrics = loss(predictions, trajectory)
+            return total, (metrics, trajectory.outputs.action.size, rest)
+
+        shared = learner_state.shared
+        gradients, (metrics, steps, rest) = jax.grad(objective, has_aux=True)(
+            shared.params
+        )
+        reduce = average.total if config.reduction == "sum" else average
+        gradients = reduce(gradients)
+        learning_rate = decayed(
+            config, shared.updates.astype(jnp.float32) * (steps * average.cores)
+        )
+        directions, opt_state = optimizer.update(gradients, shared.opt_state)
+        params = optax.apply_updates(
+            shared.params, jax.tree.map(lambda x: -learning_rate * x, directions)
+        )
+        metrics["gradient_norm"] = optax.global_norm(gradients)
+        metrics["learning_rate"] = learning_rate
+        shared = Shared(params, opt_state, optax.safe_increment(shared.updates))
+        return LearnerState(shared, ()), metrics, rest
+
+    def learner_step(key, learner_state, trajectory):
+        def replay(params):
+            memory, timesteps = trajectory.actor_state, trajectory.timesteps
+            return trajectory, network.unroll(params, memory, timesteps), ()
+
+        learner_state, metrics, _ = update(learner_state, replay)
+        return learner_state, metrics
+
+    def online_step(key, learner_state, interact):
+        def live(params):
+            return interact(lambda *arguments: act(params, *arguments))
+
+        return update(learner_state, live)
+
+    return Agent(
+        initial_learner_state,
+        learner_step,
+        actor_params,
+        network.initial_memory,
+        actor_step,
+        greedy_actor_step,
+        online_step,
+    )
+
+
+def make_loss(
+    config: Config,
+) -> Callable[[Predictions, Trajectory], tuple[jax.Array, Metrics]]:
+    """(predictions [T + 1, B], trajectory) -> (total loss, its terms).
+
+    The total is reduced as `config.reduction` says (for one core), the terms are means.
+    """
+
+    def loss(predictions, trajectory):
+        timesteps, (action, behaviour_logits) = trajectory.timesteps, trajectory.outputs
+        reward = losses.clip_reward(timesteps.reward, config.reward_clipping)
+        between = losses.transitions(
+            timesteps._replace(reward=reward), config.discount_factor
+        )
+        log_policy = jax.nn.log_softmax(predictions.logits[:-1])
+        log_pi = losses.select(log_policy, action)
+        log_mu = losses.select(
+            jax.nn.log_softmax(jax.lax.stop_gradient(behaviour_logits)), action
+        )
+        rho = jnp.exp(log_pi - log_mu)
+        target, advantage = losses.vtrace(
+            predictions.value[:-1],
+            predictions.value[1:],
+            between,
+            rho,
+            clip_rho=config.clip_rho,
+            clip_c=config.clip_c,
+            clip_pg_rho=config.clip_pg_rho,
+        )
+        # Of a void transition, target and advantage leave nothing; entropy is masked.
+        terms = {
+            "policy": -advantage * log_pi,
+            "value": 0.5 * jnp.square(target - predictions.value[:-1]),
+            "entropy": between.mask * jnp.sum(jnp.exp(log_policy) * log_policy, -1),
+        }
+        total = (
+            terms["policy"]
+            + config.value_cost * terms["value"]
+            + config.entropy_cost * terms["entropy"]
+        )
+        terms["total"] = total
+        metrics = {f"loss/{name}": jnp.mean(term) for name, term in terms.items()}
+        metrics["rho"] = jnp.mean(rho)
+        return (jnp.mean if config.reduction == "mean" else jnp.sum)(total), metrics
+
+    return loss
+
+
+def make_optimizer(config: Config) -> optax.GradientTransformation:
+    """Clip, then RMSProp as torch has it; the caller multiplies by the step size."""
+    return optax.chain(
+        optax.clip_by_global_norm(config.max_gradient_norm),
+        optax.scale_by_rms(
+            config.rmsprop_decay, config.rmsprop_epsilon, eps_in_sqrt=False
+        ),
+        optax.trace(config.momentum) if config.momentum else optax.identity(),
+    )
+
+
+def decayed(config: Config, steps: jax.Array) -> jax.Array:
+    """The step size after `steps` environment steps."""
+    if not (config.decay_learning_rate and config.total_steps):
+        return jnp.float32(config.learning_rate)
+    share = jnp.minimum(steps / config.total_steps, 1.0)
+    return config.learning_rate * (1.0 - share)

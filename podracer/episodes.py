@@ -1,0 +1,65 @@
+"""Returns and lengths of episodes: one more pure state machine, in both architectures."""
+
+from typing import NamedTuple
+
+import dm_env
+import jax
+import jax.numpy as jnp
+
+from podracer.agent import Metrics
+from podracer.parallel import Average
+
+
+class Episodes(NamedTuple):
+    """The running episodes, and sums over those that finished since the last summary."""
+
+    episode_return: jax.Array  # [B] float32, rewards since FIRST
+    episode_length: jax.Array  # [B] int32, environment steps since FIRST
+    finished: jax.Array  # [B] int32
+    return_sum: jax.Array  # [B] float32
+    length_sum: jax.Array  # [B] int32
+
+
+def initial_state(batch_size: int) -> Episodes:
+    """No episode has finished; each environment is at FIRST."""
+    zeros, counts = jnp.zeros(batch_size), jnp.zeros(batch_size, jnp.int32)
+    return Episodes(zeros, counts, counts, zeros, counts)
+
+
+def step(state: Episodes, timestep: dm_env.TimeStep) -> Episodes:
+    """Counts one timestep [B]; the transition LAST -> FIRST belongs to no episode."""
+    goes_on, over = ~timestep.first(), timestep.last()
+    episode_return = jnp.where(goes_on, state.episode_return + timestep.reward, 0.0)
+    episode_length = jnp.where(goes_on, state.episode_length + 1, 0)
+    return Episodes(
+        episode_return,
+        episode_length,
+        finished=state.finished + over,
+        return_sum=state.return_sum + jnp.where(over, episode_return, 0.0),
+        length_sum=state.length_sum + jnp.where(over, episode_length, 0),
+    )
+
+
+def summary(state: Episodes, average: Average) -> tuple[Episodes, Metrics]:
+    """Episodes finished on all cores since the last summary, and their means.
+
+    Returns the state with its sums at zero, and `episodes` (a count), `episode_return`
+    and `episode_length` (means, NaN where no episode finished).
+    """
+    sums = average(
+        (
+            jnp.sum(state.finished).astype(jnp.float32),
+            jnp.sum(state.return_sum),
+            jnp.sum(state.length_sum).astype(jnp.float32),
+        )
+    )
+    finished, return_sum, length_sum = sums
+    metrics = {
+        "episodes": finished * average.cores,
+        "episode_return": return_sum / finished,
+        "episode_length": length_sum / finished,
+    }
+    fresh = initial_state(state.finished.shape[0])
+    return fresh._replace(
+        episode_return=state.episode_return, episode_length=state.episode_length
+    ), metrics

@@ -1,0 +1,17 @@
+"""Bad input, told in one line."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """Bad input: one line that names the field, its value and the way out."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The end of an error's line: the closest of the known names, and all if few."""
+    known = sorted(known)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    guess = f"; did you mean {close[0]!r}?" if close else ""
+    few = f"; known: {', '.join(known)}" if len(known) <= 12 else ""
+    return guess + few

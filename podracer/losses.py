@@ -1,0 +1,96 @@
+"""Returns and losses over [T, B], and the one place that masks LAST -> FIRST.
+
+`x_tm1` is before, `x_t` after the transition at t.
+"""
+
+from typing import NamedTuple
+
+import chex
+import dm_env
+import jax
+import jax.numpy as jnp
+import rlax
+
+
+class Transitions(NamedTuple):
+    """The T transitions between T + 1 timesteps; those from LAST to FIRST are void."""
+
+    reward: jax.Array  # [T, B] r_t
+    discount: jax.Array  # [T, B] the environment's discount times the agent's
+    mask: jax.Array  # [T, B] 1.0, or 0.0 where timesteps[t] was LAST
+
+
+def transitions(timesteps: dm_env.TimeStep, discount_factor: float) -> Transitions:
+    """What lies between timesteps [T + 1, B].
+
+    A terminated episode ends with discount 0. A truncated one keeps its discount, so it
+    is bootstrapped from the value of its last observation.
+    """
+    mask = 1.0 - timesteps.last()[:-1].astype(jnp.float32)
+    return Transitions(
+        reward=mask * timesteps.reward[1:],
+        discount=mask * timesteps.discount[1:] * discount_factor,
+        mask=mask,
+    )
+
+
+class VTrace(NamedTuple):
+    """V-trace targets and advantages, both constants to the gradient."""
+
+    target: jax.Array  # [T, B] vs of the paper: what v_tm1 is regressed to
+    advantage: jax.Array  # [T, B] what weighs the policy gradient
+
+
+def vtrace(
+    v_tm1: jax.Array,
+    v_t: jax.Array,
+    between: Transitions,
+    rho: jax.Array,
+    *,
+    clip_rho: float = 1.0,
+    clip_c: float = 1.0,
+    clip_pg_rho: float = 1.0,
+) -> VTrace:
+    """V-trace (Espeholt et al. 2018, arXiv:1802.01561, eq. 1 and section 4.2).
+
+    Args:
+      v_tm1: [T, B] values of the timesteps acted at.
+      v_t: [T, B] values of the timesteps that followed.
+      between: the transitions.
+      rho: [T, B] target over behaviour probability of the action taken.
+      clip_rho: limit of rho in the temporal differences; sets the fixed point.
+      clip_c: limit of rho in the traces; sets the speed of contraction.
+      clip_pg_rho: limit of rho in the policy gradient.
+    """
+    chex.assert_rank([v_tm1, v_t, rho], 2)
+    chex.assert_equal_shape([v_tm1, v_t, rho, between.reward])
+    v_tm1, v_t, rho = jax.lax.stop_gradient((v_tm1, v_t, rho * between.mask))
+    # rlax clips the traces at 1; its lambda, one a step, moves that limit to clip_c.
+    tiny = jnp.finfo(rho.dtype).tiny
+    lambda_ = jnp.minimum(clip_c, rho) / jnp.maximum(jnp.minimum(1.0, rho), tiny)
+    errors = jax.vmap(rlax.vtrace, in_axes=(1, 1, 1, 1, 1, 1, None), out_axes=1)(
+        v_tm1, v_t, between.reward, between.discount, rho, lambda_, clip_rho
+    )
+    target = v_tm1 + errors
+    target_t = jnp.concatenate([target[1:], v_t[-1:]])
+    q = between.reward + between.discount * target_t
+    return VTrace(target, jnp.minimum(clip_pg_rho, rho) * (q - v_tm1))
+
+
+def select(values: jax.Array, action: jax.Array) -> jax.Array:
+    """values [..., A] at action [...]: [...]."""
+    return jnp.take_along_axis(values, action[..., None], axis=-1)[..., 0]
+
+
+def clip_reward(reward: jax.Array, how: str) -> jax.Array:
+    """Rewards as a learner sees them; environments and reported returns keep theirs.
+
+    `abs_one` clips to [-1, 1]; `soft_asymmetric` squashes to (-1.5, 5), losses more than
+    gains (Espeholt et al. 2018, DMLab-30); `none` leaves them.
+    """
+    if how == "abs_one":
+        return jnp.clip(reward, -1.0, 1.0)
+    if how == "soft_asymmetric":
+        squashed = jnp.tanh(reward / 5.0)
+        return 5.0 * jnp.where(reward < 0.0, 0.3 * squashed, squashed)
+    return reward

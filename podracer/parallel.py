@@ -1,0 +1,131 @@
+"""Cores: the only room that names a mesh, an axis or a sharding (arXiv:2104.06272, Fig 2).
+
+A program written for one core is replicated over many by `over_cores`. What an argument
+or a result is to the cores is said by one of three words:
+
+* SHARED: the same on every core, bit for bit;
+* BATCH: a batch, split over the cores along its first axis;
+* LOCAL: a core's own; outside the program it has a leading axis, one entry a core.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jax.sharding import Mesh, PartitionSpec
+
+from podracer.errors import UserError
+
+CORE = "core"
+SHARED, BATCH, LOCAL = "shared", "batch", "local"
+_SPECS = {
+    SHARED: PartitionSpec(),
+    BATCH: PartitionSpec(CORE),
+    LOCAL: PartitionSpec(CORE),
+}
+
+
+class Average(NamedTuple):
+    """The mean over the cores that run a program; the identity where only one does.
+
+    Agents are told with it *how* to average, never over *what*. `Average(None)` never
+    averages: for learners that must not mix with one another (a population, say).
+    """
+
+    axis: str | None = CORE
+
+    @property
+    def cores(self) -> int:
+        """How many cores the mean is over."""
+        try:
+            return 1 if self.axis is None else jax.lax.axis_size(self.axis)
+        except NameError:  # not inside a replicated program
+            return 1
+
+    def __call__(self, tree: Any) -> Any:
+        """The mean of every leaf, in one collective: on a CPU each costs a rendezvous."""
+        if self.cores == 1:
+            return tree
+        flat, unravel = ravel_pytree(tree)
+        return unravel(jax.lax.pmean(flat, self.axis))
+
+    def total(self, tree: Any) -> Any:
+        """The sum of every leaf over the cores, likewise."""
+        return jax.tree.map(lambda x: x * self.cores, self(tree))
+
+
+AVERAGE = Average()
+
+
+def core_key(key: jax.Array) -> jax.Array:
+    """A core's own key out of one they share, for what is shuffled on each core."""
+    try:
+        return jax.random.fold_in(key, jax.lax.axis_index(CORE))
+    except NameError:  # not inside a replicated program
+        return jax.random.fold_in(key, 0)
+
+
+def use_cpu_cores(count: int | None = None) -> None:
+    """Makes a CPU show `count` cores, by default all it has; before JAX has started."""
+    jax.config.update("jax_num_cpu_devices", count or os.cpu_count())
+
+
+def make_mesh(cores: int | None = None) -> Mesh:
+    """A mesh of the first `cores` cores, by default all; UserError if there are fewer."""
+    devices = jax.devices()
+    cores = len(devices) if cores is None else cores
+    if not 1 <= cores <= len(devices):
+        raise UserError(
+            f"cores is {cores}; this program sees {len(devices)} "
+            f"({devices[0].platform}): choose 1 to {len(devices)}"
+        )
+    return Mesh(np.array(devices[:cores]), (CORE,))
+
+
+def over_cores(
+    function: Callable, mesh: Mesh, inputs: tuple, outputs: Any, donate: tuple = ()
+) -> Callable:
+    """`function`, compiled and replicated over the mesh's cores.
+
+    Args:
+      function: what one core computes from its share of the arguments.
+      mesh: the cores.
+      inputs: for each argument a word, or a tree of words that is its prefix.
+      outputs: likewise for the result.
+      donate: positions of the arguments whose memory the result may take over.
+    """
+
+    def on_core(*arguments):
+        return _map_local(
+            lambda x: x[None],
+            outputs,
+            function(*_map_local(lambda x: x[0], inputs, arguments)),
+        )
+
+    # check_vma=False: with JAX's default, gradients of shared parameters arrive already
+    # summed over the cores, and averaging them makes them N times too large.
+    mapped = jax.shard_map(
+        on_core,
+        mesh=mesh,
+        in_specs=jax.tree.map(_SPECS.get, inputs),
+        out_specs=jax.tree.map(_SPECS.get, outputs),
+        check_vma=False,
+    )
+    return jax.jit(mapped, donate_argnums=donate)
+
+
+def on_host(tree: Any) -> Any:
+    """A SHARED tree as numpy arrays, read from one core: gathering all is far slower."""
+    return jax.device_get(jax.tree.map(lambda x: x.addressable_shards[0].data, tree))
+
+
+def _map_local(change: Callable, layout: Any, tree: Any) -> Any:
+    """Applies `change` to the leaves of `tree` that `layout` calls LOCAL."""
+    return jax.tree.map(
+        lambda word, part: jax.tree.map(change, part) if word == LOCAL else part,
+        layout,
+        tree,
+    )
