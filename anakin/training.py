@@ -7,28 +7,19 @@ A call iterates the unit without returning to Python, on every core at once.
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from anakin.acting import Actors, append, fold_each, initial_actors, unroll
 from envs_jax.conformance import ProtocolError, check_structure
 from envs_jax.environment import Environment
 from envs_jax.wrappers import Batched, auto_reset
 from podracer import episodes, parallel
-from podracer.agent import Agent, Key, LearnerState, Metrics, Trajectory
+from podracer.agent import Agent, Key, LearnerState, Metrics
 from podracer.errors import UserError
-
-
-class Actors(NamedTuple):
-    """A batch of environments and who acts in them, split over the cores."""
-
-    index: jax.Array  # [B] int32, of the environment among all; its random numbers
-    environment: Any  # [B, ...]
-    timestep: Any  # [B, ...]
-    actor_state: Any  # [B, ...]
-    episodes: episodes.Episodes  # [B, ...]
 
 
 class State(NamedTuple):
@@ -49,62 +40,14 @@ LAYOUT = State(
 
 
 def initial_state(key: Key, index: jax.Array, agent: Agent, environment) -> State:
-    """One core's state before the first update, with environments `index` [B]."""
-    learner_key, environment_key, run_key = jax.random.split(key, 3)
-    environment_state, timestep = environment.initial_state(
-        fold_each(environment_key, index)
+    """One core's state before the first update, with the environments `index` [B]."""
+    learner_key, actors_key, run_key = jax.random.split(key, 3)
+    return State(
+        agent.initial_learner_state(learner_key),
+        initial_actors(actors_key, index, agent, environment),
+        run_key,
+        jnp.uint32(0),
     )
-    batch_size = index.shape[0]
-    actors = Actors(
-        index,
-        environment_state,
-        timestep,
-        agent.initial_actor_state(batch_size),
-        episodes.initial_state(batch_size),
-    )
-    learner = agent.initial_learner_state(learner_key)
-    return State(learner, actors, run_key, jnp.uint32(0))
-
-
-def fold_each(key: Key, index: jax.Array) -> Key:
-    """A key for each environment [B], the same on whichever core it lives."""
-    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, index)
-
-
-def unroll(
-    act: Callable, environment, unroll_length: int, key: Key, actors: Actors
-) -> tuple[Actors, Trajectory, Any]:
-    """T steps in every environment.
-
-    `act(keys, actor_state, timestep) -> (actor_state, ActorOutput, kept)`. Returns the
-    actors after them, the trajectory, and what act kept, [T, B, ...].
-    """
-
-    def step(actors: Actors, key: Key):
-        keys = jax.vmap(jax.random.split, out_axes=1)(fold_each(key, actors.index))
-        actor_state, output, kept = act(keys[0], actors.actor_state, actors.timestep)
-        environment_state, timestep = environment.step(
-            keys[1], actors.environment, output.action
-        )
-        after = Actors(
-            actors.index,
-            environment_state,
-            timestep,
-            actor_state,
-            episodes.step(actors.episodes, timestep),
-        )
-        return after, (actors.timestep, output, kept)
-
-    after, (timesteps, outputs, kept) = jax.lax.scan(
-        step, actors, jax.random.split(key, unroll_length)
-    )
-    timesteps = append(timesteps, after.timestep)
-    return after, Trajectory(timesteps, outputs, actors.actor_state), kept
-
-
-def append(rows: Any, row: Any) -> Any:
-    """Puts `row` [B, ...] under `rows` [T, B, ...]."""
-    return jax.tree.map(lambda xs, x: jnp.concatenate([xs, x[None]]), rows, row)
 
 
 def make_step(agent: Agent, environment, unroll_length: int) -> Callable:
@@ -118,7 +61,7 @@ def make_step(agent: Agent, environment, unroll_length: int) -> Callable:
             return *agent.actor_step(keys, params, actor_state, timestep), ()
 
         actors, trajectory, _ = unroll(
-            act, environment, unroll_length, act_key, state.actors
+            act, environment, unroll_length, state.actors, act_key
         )
         learner, metrics = agent.learner_step(learn_key, state.learner, trajectory)
         return State(learner, actors, state.key, state.updates + 1), metrics
@@ -135,15 +78,17 @@ def make_online_step(agent: Agent, environment, unroll_length: int) -> Callable:
     def step(state: State) -> tuple[State, Metrics]:
         act_key, learn_key = unit_keys(state)
 
-        def interact(act):
+        def interacted(act):
             actors, trajectory, predictions = unroll(
-                act, environment, unroll_length, act_key, state.actors
+                act, environment, unroll_length, state.actors, act_key
             )
             keys = fold_each(act_key, actors.index)  # of an action that nobody takes
             last = act(keys, actors.actor_state, actors.timestep)[-1]
             return trajectory, append(predictions, last), actors
 
-        learner, metrics, actors = agent.online_step(learn_key, state.learner, interact)
+        learner, metrics, actors = agent.online_step(
+            learn_key, state.learner, interacted
+        )
         return State(learner, actors, state.key, state.updates + 1), metrics
 
     return step

@@ -11,7 +11,7 @@ class UserError(ValueError):
 def nearest(name: str, known: Iterable[str]) -> str:
     """The end of an error's line: the closest of the known names, and all if few."""
     known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    guess = f"; did you mean {close[0]!r}?" if close else ""
-    few = f"; known: {', '.join(known)}" if len(known) <= 12 else ""
-    return guess + few
+    close = difflib.get_close_matches(name, known, n=1)
+    guess = f" did you mean {close[0]!r}?" if close else ""
+    few = f" known: {', '.join(known)}" if len(known) <= 12 else ""
+    return f";{guess}{few}" if guess or few else ""

@@ -29,9 +29,9 @@ def create(
 ) -> Path:
     """Makes the folder of a new run and writes its `config.json`.
 
-    Without a path it is `runs/<name>-<time>`, never one that exists. `config` is
-    anything of dictionaries and dataclasses. Raises UserError, with nothing left behind,
-    where the folder cannot be written or holds a run and `overwrite` is not asked for.
+    Without a path it is a new `runs/<name>-<time>`. `config` is made of dictionaries,
+    dataclasses and plain values. Raises UserError, leaving everything as it was, where
+    one cannot write or where a run lies already and `overwrite` is not asked for.
     """
     description = {
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
@@ -40,14 +40,14 @@ def create(
         "config": config,
     }
     text = json.dumps(description, indent=2, default=_plain) + "\n"
-    with _clear_error(path or "runs"), contextlib.ExitStack() as undo:
+    with _one_line(path or "runs"), contextlib.ExitStack() as undo:
         folder = _fresh(name) if path is None else Path(path)
-        if path is None or not folder.exists():
-            folder.mkdir(parents=True, exist_ok=True)
+        if path is None or not folder.is_dir():
+            folder.mkdir(parents=True, exist_ok=path is None)
             undo.callback(folder.rmdir)
-        _refuse(folder, overwrite)
+        _check_free(folder, overwrite)
         with atomic(folder / CONFIG) as temporary:
-            temporary.write_text(text)  # first, so that a full disk costs nothing
+            temporary.write_text(text)  # first: a full disk must not cost the old run
             for content in CONTENTS:
                 _remove(folder / content)
         undo.pop_all()
@@ -59,20 +59,20 @@ def load_config(folder: str | Path) -> dict[str, Any]:
     path = Path(folder) / CONFIG
     try:
         description = json.loads(path.read_text())
-        if "podracer" in description["versions"]:
+        if {"command", "versions", "config"} <= description.keys():
             return description
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; is this a run's folder?") from None
-    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{path}: {error.strerror}; not a run?") from None
+    except (ValueError, AttributeError):
         pass
-    raise UserError(f"{path}: not written by podracer, or damaged")
+    raise UserError(f"{path}: damaged, or not the configuration of a run")
 
 
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """A temporary path that becomes `path` at the end, or is removed on an error."""
+    """A temporary path, which becomes `path` at the end or vanishes on an error."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with _clear_error(path):
+    with _one_line(path):
         try:
             yield temporary
             os.replace(temporary, path)
@@ -81,20 +81,49 @@ def atomic(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _clear_error(path: str | Path) -> Iterator[None]:
+def _one_line(path: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f"{path}: cannot write: {reason}; choose another") from error
+        raise UserError(f"{path}: cannot write: {error.strerror or error}") from error
 
 
 def _fresh(name: str) -> Path:
-    """A new folder, made here so that two runs of one second never share it."""
+    """A folder made just now, so that two runs of one second do not share it."""
     stem = f"{name.replace('/', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"
-    for suffix in itertools.chain([""], (f"-{i}" for i in itertools.count(2))):
-        folder = Path("runs", stem + suffix)
+    for number in itertools.count(1):
+        folder = Path("runs", stem if number == 1 else f"{stem}-{number}")
         with contextlib.suppress(FileExistsError):
             folder.mkdir(parents=True)
             return folder
-    raise AssertionError
+    raise AssertionError("unreachable")
+
+
+def _check_free(folder: Path, overwrite: bool) -> None:
+    if not any((folder / content).exists() for content in CONTENTS):
+        return
+    if not overwrite:
+        raise UserError(
+            f"{folder}: holds a run already; choose another folder, or --overwrite"
+        )
+    load_config(folder)  # never remove what no run wrote
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no word for: a dataclass as a dictionary, anything else as text."""
+    is_config = dataclasses.is_dataclass(value) and not isinstance(value, type)
+    return dataclasses.asdict(value) if is_config else str(value)

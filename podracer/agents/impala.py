@@ -136,7 +136,7 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
         params = optax.apply_updates(
             shared.params, jax.tree.map(lambda x: -learning_rate * x, directions)
         )
-        metrics["gradient_norm"] = optax.global_norm(gradients)
+        metrics["gradient_norm"] = optax.tree.norm(gradients)
         metrics["learning_rate"] = learning_rate
         shared = Shared(params, opt_state, optax.safe_increment(shared.updates))
         return LearnerState(shared, ()), metrics, rest

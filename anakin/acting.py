@@ -1,0 +1,85 @@
+"""Acting: a batch of environments and one actor for all of them, step by step."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import dm_env
+import jax
+import jax.numpy as jnp
+
+from envs_jax.wrappers import Batched
+from podracer import episodes
+from podracer.agent import ActorOutput, Agent, Key, Trajectory
+
+
+class Actors(NamedTuple):
+    """A batch of environments and who acts in them, which cores share out."""
+
+    index: jax.Array  # [B] int32, of the environment among all; its random numbers
+    environment: Any  # [B, ...]
+    timestep: dm_env.TimeStep  # [B, ...]
+    actor_state: Any  # [B, ...]
+    episodes: episodes.Episodes  # [B, ...]
+
+
+def initial_actors(
+    key: Key, index: jax.Array, agent: Agent, environment: Batched
+) -> Actors:
+    """Actors at the start of an episode in each of the environments `index` [B]."""
+    state, timestep = environment.initial_state(fold_each(key, index))
+    return Actors(
+        index,
+        state,
+        timestep,
+        agent.initial_actor_state(index.shape[0]),
+        episodes.initial_state(index.shape[0]),
+    )
+
+
+def fold_each(key: Key, index: jax.Array) -> Key:
+    """A key for each environment [B], the same on whichever core it lives."""
+    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, index)
+
+
+def interact(
+    act: Callable, environment: Batched, actors: Actors, key: Key
+) -> tuple[Actors, ActorOutput, Any]:
+    """One step in every environment.
+
+    `act(keys, actor_state, timestep) -> (actor_state, ActorOutput, kept)`. Returns the
+    actors after it, what they decided, and what act kept.
+    """
+    keys = jax.vmap(jax.random.split, out_axes=1)(fold_each(key, actors.index))
+    actor_state, output, kept = act(keys[0], actors.actor_state, actors.timestep)
+    environment_state, timestep = environment.step(
+        keys[1], actors.environment, output.action
+    )
+    after = Actors(
+        actors.index,
+        environment_state,
+        timestep,
+        actor_state,
+        episodes.step(actors.episodes, timestep),
+    )
+    return after, output, kept
+
+
+def unroll(
+    act: Callable, environment: Batched, unroll_length: int, actors: Actors, key: Key
+) -> tuple[Actors, Trajectory, Any]:
+    """T steps in every environment; `act` as above, what it kept is [T, B, ...]."""
+
+    def step(actors: Actors, key: Key):
+        after, output, kept = interact(act, environment, actors, key)
+        return after, (actors.timestep, output, kept)
+
+    after, (timesteps, outputs, kept) = jax.lax.scan(
+        step, actors, jax.random.split(key, unroll_length)
+    )
+    timesteps = append(timesteps, after.timestep)
+    return after, Trajectory(timesteps, outputs, actors.actor_state), kept
+
+
+def append(rows: Any, row: Any) -> Any:
+    """Puts `row` [B, ...] under `rows` [T, B, ...]."""
+    return jax.tree.map(lambda xs, x: jnp.concatenate([xs, x[None]]), rows, row)

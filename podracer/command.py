@@ -1,0 +1,154 @@
+"""The command line of frozen dataclasses: a configuration, or one line on what is wrong."""
+
+import argparse
+import contextlib
+import dataclasses
+import inspect
+import io
+import itertools
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+
+import tyro
+
+from podracer.errors import UserError, nearest
+
+Config = TypeVar("Config")
+
+
+class Choice(NamedTuple):
+    """`--flag NAME`, which selects a part of the configuration by its name."""
+
+    flag: str
+    name: str
+    known: tuple[str, ...]
+    help: str
+
+
+def choose(
+    argv: Sequence[str], flag: str, known: Iterable[str], default: str, help: str = ""
+) -> Choice:
+    """Looks for `--flag NAME` before the rest can be parsed. Raises UserError.
+
+    The name decides which other flags there are: `--agent impala` brings `--agent.*`.
+    """
+    known = tuple(known)
+    parser = argparse.ArgumentParser(
+        add_help=False, allow_abbrev=False, exit_on_error=False
+    )
+    parser.add_argument(f"--{flag}", dest="name", default=default)
+    try:
+        name = parser.parse_known_args(argv)[0].name
+    except argparse.ArgumentError:
+        raise UserError(f"--{flag}: a name is missing{nearest('', known)}") from None
+    if name not in known:
+        raise UserError(f"--{flag}: unknown name {name!r}{nearest(name, known)}")
+    return Choice(flag, name, known, help)
+
+
+def parse(
+    default: Config, argv: Sequence[str], program: str, choices: Iterable[Choice] = ()
+) -> Config:
+    """`default`, a frozen dataclass, with the fields that the flags change.
+
+    A field that holds another dataclass brings that one's fields, whatever the field's
+    annotation. `choices` are only shown, by `--help`, which exits. Raises UserError for
+    a flag that there is not, and for a value that does not fit.
+    """
+    fields: list[Any] = [
+        (c.flag, Annotated[Literal[c.known], tyro.conf.arg(help=c.help)], c.name)
+        for c in choices
+    ]
+    fields += [("config", Annotated[type(default), tyro.conf.arg(name="")], default)]
+    with _one_line():
+        parsed, unknown = tyro.cli(
+            dataclasses.make_dataclass("Flags", fields, frozen=True),
+            prog=program,
+            description=inspect.getdoc(default),
+            args=argv,
+            return_unknown_args=True,
+        )
+    if unknown:
+        flags = [f"--{choice.flag}" for choice in choices] + list(_flags(default))
+        raise UserError(_explain(unknown[0], argv, flags))
+    return parsed.config
+
+
+@contextlib.contextmanager
+def exits(program: str) -> Iterator[None]:
+    """Ends a command in one line on stderr and its exit code; also a decorator.
+
+    UserError is 2, FloatingPointError (a run that is no longer finite) 1, Ctrl-C 130.
+    """
+    try:
+        yield
+    except UserError as error:
+        line, code = f"error: {error}", 2
+    except FloatingPointError as error:
+        line, code = f"stopped: {error}", 1
+    except KeyboardInterrupt:
+        line, code = "interrupted", 130
+    else:
+        return
+    print(f"{program}: {' '.join(line.split())}", file=sys.stderr)
+    sys.exit(code)
+
+
+@contextlib.contextmanager
+def _one_line() -> Iterator[None]:
+    """Turns the boxes that tyro draws on stderr into a UserError."""
+    stderr = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(stderr):
+            yield
+    except SystemExit as exit:
+        if not exit.code:
+            raise
+        raise UserError(_unbox(stderr.getvalue())) from None
+    except ValueError as error:  # of a dataclass that checks its own values
+        raise UserError(str(error)) from error
+
+
+def _unbox(box: str) -> str:
+    """The message in a box, and the help on its flag if the box has that."""
+    lines = [
+        line.strip(" │|") for line in re.sub(r"\x1b\[[\d;]*m", "", box).splitlines()
+    ]
+    message, *sections = [
+        " ".join(section)
+        for has_words, section in itertools.groupby(
+            lines[1:], lambda line: bool(re.search(r"\w", line))
+        )
+        if has_words
+    ]
+    message = re.sub(r"^Error parsing (config(\.|: ))?", "", message)
+    for section in sections:
+        if section.startswith("Argument helptext: "):
+            message = message.rstrip(".") + section.replace("Argument helptext", "; usage")
+    return message
+
+
+def _explain(token: str, argv: Sequence[str], flags: Sequence[str]) -> str:
+    """What is wrong with an argument that no flag took."""
+    if token.startswith("-"):
+        flag = token.partition("=")[0].replace("_", "-")
+        part = flag[: flag.rfind(".") + 1]  # of the configuration: --agent.
+        like = [known for known in flags if known.startswith(part)] or flags
+        return f"{token}: no such flag{nearest(flag, like)} (see --help)"
+    before = itertools.takewhile(lambda arg: arg != token, argv)
+    flag = next((f" after {a}" for a in reversed([*before]) if a.startswith("-")), "")
+    return f"{token!r}: unexpected{flag} (see --help)"
+
+
+def _flags(config: Any, prefix: str = "--") -> Iterator[str]:
+    """The flags of a dataclass, as tyro names them."""
+    for field in dataclasses.fields(config):
+        value, name = getattr(config, field.name), field.name.replace("_", "-")
+        if dataclasses.is_dataclass(value):
+            yield from _flags(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
+        if isinstance(value, bool):
+            yield f"{prefix}no-{name}"

@@ -1,0 +1,100 @@
+"""The progress of a run: a live bar on a terminal or in a notebook, else plain lines."""
+
+import importlib.util
+import math
+import sys
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Self
+
+import rich.console
+import rich.progress
+
+from podracer.metrics import human
+
+LINE_SECONDS = 60.0  # between two plain lines, unless a tenth of the run is sooner
+
+
+class Progress:
+    """Shows on stdout how far a run of `total_steps` environment steps has come.
+
+    The time before the first metrics is compilation, and is shown apart.
+    """
+
+    def __init__(self, total_steps: int, title: str = "training", quiet: bool = False):
+        console = rich.console.Console()
+        live = not quiet and _is_live(console)
+        self._quiet, self._plain = quiet, not quiet and not live
+        self._bar = rich.progress.Progress(
+            rich.progress.BarColumn(bar_width=None),
+            rich.progress.TextColumn("{task.description}", markup=False),
+            rich.progress.TimeElapsedColumn(),
+            console=console,
+            expand=True,
+            disable=not live,
+        )
+        self._total, self._title = total_steps, title
+        self._steps, self._seconds = 0.0, 0.0  # trained here; a resumed run has more
+        self._return = math.nan  # mean, of the episodes that finished last
+        self._next_line = (0.0, 0.0)  # time, steps
+
+    def __enter__(self) -> Self:
+        compiling = f"{self._title}: compiling"
+        if self._plain:
+            self._say(compiling)
+        self._task = self._bar.add_task(compiling, total=None)
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._bar.stop()
+
+    def update(self, metrics: Mapping[str, float]) -> None:
+        """Shows the metrics of one call; their words are in `podracer.metrics`."""
+        if not self._seconds:
+            self._say(f"{self._title}: compiled in {metrics['compile_seconds']:.1f} s")
+        self._seconds += metrics["seconds"]
+        self._steps += metrics["steps_per_second"] * metrics["seconds"]
+        if not math.isnan(metrics["episode_return"]):
+            self._return = metrics["episode_return"]
+        steps = min(int(metrics["steps"]), self._total)
+        line = self._line(steps, metrics["steps_per_second"])
+        self._bar.update(
+            self._task, description=line, completed=steps, total=self._total
+        )
+        if self._plain and self._is_due(steps):
+            self._say(line)
+
+    def summary(self) -> str:
+        """The run in a few words, once there have been metrics."""
+        speed = self._steps / self._seconds
+        return f"mean return {human(self._return)}, {human(speed)} steps/s"
+
+    def _line(self, steps: int, steps_per_second: float) -> str:
+        rest = (self._total - steps) * self._seconds / self._steps
+        return (
+            f"{steps / self._total:4.0%}"
+            f"  {human(steps)}/{human(self._total)} steps"
+            f"  {human(steps_per_second)} steps/s"
+            f"  return {human(self._return)}"
+            f"  ETA {timedelta(seconds=round(rest))}"
+        )
+
+    def _is_due(self, steps: int) -> bool:
+        now = time.monotonic()
+        next_time, next_steps = self._next_line
+        if now < next_time and steps < next_steps:
+            return False
+        self._next_line = now + LINE_SECONDS, min(steps + self._total / 10, self._total)
+        return True
+
+    def _say(self, line: str) -> None:
+        if not self._quiet:
+            print(line, flush=True)  # rich moves it above the live bar
+
+
+def _is_live(console: rich.console.Console) -> bool:
+    if console.is_jupyter:  # where rich draws through ipywidgets
+        return importlib.util.find_spec("ipywidgets") is not None
+    return sys.stdout.isatty() and not console.is_dumb_terminal

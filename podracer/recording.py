@@ -1,0 +1,72 @@
+"""What every command does with a training loop: show it, keep it, draw it."""
+
+import contextlib
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+from podracer.errors import UserError
+from podracer.metrics import JsonLines, read
+from podracer.progress import Progress
+from podracer.run_folder import CURVE, METRICS
+
+DRAW_SECONDS = 30.0  # between two pictures, at least
+DRAW_SHARE = 0.02  # of the run's time, at most: a long curve takes longer to draw
+
+
+def record(
+    updates: Generator[tuple[Any, dict[str, float]]],
+    folder: str | Path,
+    total_steps: int,
+    title: str = "training",
+    quiet: bool = False,
+) -> tuple[Any, dict[str, float]]:
+    """Runs a training loop to its end and returns its last state and metrics.
+
+    Keeps `metrics.jsonl` and `curve.png` in the folder, up to the last metrics even if
+    the loop raises or is interrupted, and shows the progress unless `quiet`.
+    """
+    folder = Path(folder)
+    progress = Progress(total_steps, title, quiet)
+    with (
+        JsonLines(folder / METRICS) as lines,
+        _drawing(folder, title) as draw_if_due,
+        progress,
+        contextlib.closing(updates),  # first: a failing loop leaves no thread behind
+    ):
+        for state, metrics in updates:
+            lines.write(metrics)
+            progress.update(metrics)
+            draw_if_due()
+    if not quiet:
+        print(f"{title}: {progress.summary()}, curve in {folder / CURVE}")
+    return state, metrics
+
+
+@contextlib.contextmanager
+def _drawing(folder: Path, title: str) -> Iterator[Any]:
+    """Yields a function that draws the curve now and then; draws once more at the end."""
+    next_time = time.monotonic() + DRAW_SECONDS
+
+    def draw_if_due() -> None:
+        nonlocal next_time
+        if time.monotonic() >= next_time:
+            seconds = _draw(folder, title)
+            next_time = time.monotonic() + max(DRAW_SECONDS, seconds / DRAW_SHARE)
+
+    try:
+        yield draw_if_due
+    except BaseException:
+        with contextlib.suppress(UserError):  # the first error is the one to tell
+            _draw(folder, title)
+        raise
+    _draw(folder, title)
+
+
+def _draw(folder: Path, title: str) -> float:
+    from podracer import plot  # matplotlib is slow to import
+
+    started = time.monotonic()
+    plot.save(plot.curve(read(folder / METRICS), title), folder / CURVE)
+    return time.monotonic() - started

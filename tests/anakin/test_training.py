@@ -1,0 +1,281 @@
+"""Anakin: alignment, cores, determinism, long runs, bad input."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import anakin
+from anakin import acting, training
+from envs_jax.cartpole import CartPole
+from envs_jax.catch import Catch
+from envs_jax.wrappers import Batched, TimeLimit, auto_reset
+from podracer import networks, parallel
+from podracer.agents import impala
+from podracer.errors import UserError
+from tests.environments import Bandit, Counter, Explosive
+
+SMALL = networks.Config(hidden_sizes=(16,))
+RECURRENT = networks.Config(hidden_sizes=(8,), memory="lstm", memory_size=8)
+
+
+def make_agent(environment, network=SMALL, **config):
+    network = networks.actor_critic(
+        environment.observation_spec(), environment.action_spec(), network
+    )
+    return impala.make_agent(impala.Config(**config), network)
+
+
+def unroll_once(environment, network=SMALL, unroll_length=3, batch_size=2, unrolls=2):
+    """The agent, its parameters, and trajectories in a row without learning."""
+    agent = make_agent(environment, network)
+    environment = Batched(auto_reset(environment))
+    state = training.initial_state(
+        jax.random.key(0), jnp.arange(batch_size), agent, environment
+    )
+    params = agent.actor_params(state.learner)
+
+    def act(keys, actor_state, timestep):
+        return *agent.actor_step(keys, params, actor_state, timestep), ()
+
+    @jax.jit
+    def run(actors, key):
+        return acting.unroll(act, environment, unroll_length, actors, key)[:2]
+
+    actors, trajectories = state.actors, []
+    for key in jax.random.split(state.key, unrolls):
+        actors, trajectory = run(actors, key)
+        trajectories.append(trajectory)
+    return agent, params, trajectories
+
+
+@pytest.mark.core
+def test_row_t_of_a_trajectory_is_row_0_of_the_next():
+    _, _, (one, two, three) = unroll_once(Counter(), unrolls=3)
+    for before, after in ((one, two), (two, three)):
+        jax.tree.map(
+            lambda a, b: np.testing.assert_array_equal(a[-1], b[0]),
+            before.timesteps,
+            after.timesteps,
+        )
+    seen = np.concatenate([x.timesteps.observation[:-1, 0, 0] for x in (one, two, three)])
+    np.testing.assert_array_equal(seen, [0, 1, 2, 3, 4, 5, 0, 1, 2])
+    rewards = np.concatenate([x.timesteps.reward[1:, 0] for x in (one, two, three)])
+    np.testing.assert_array_equal(rewards, [1, 2, 3, 4, 5, 0, 1, 2, 3])
+
+
+def test_stored_memory_replays_to_the_actors_own_logits():
+    environment = Counter()
+    _, params, trajectories = unroll_once(environment, RECURRENT, unroll_length=4)
+    network = networks.actor_critic(
+        environment.observation_spec(), environment.action_spec(), RECURRENT
+    )
+    for trajectory in trajectories:
+        replayed = network.unroll(params, trajectory.actor_state, trajectory.timesteps)
+        np.testing.assert_allclose(
+            replayed.logits[:-1], trajectory.outputs.extras, atol=1e-5
+        )
+
+
+def trained(environment, cores, updates, make_unit=training.make_step, **config):
+    """The states after each of `updates` single updates."""
+    agent = make_agent(environment, **config)
+    environment = Batched(auto_reset(environment))
+    mesh = parallel.make_mesh(cores)
+    state = parallel.over_cores(
+        lambda key, index: training.initial_state(key, index, agent, environment),
+        mesh,
+        (parallel.SHARED, parallel.BATCH),
+        training.LAYOUT,
+    )(jax.random.key(0), jnp.arange(16))
+    step = parallel.over_cores(
+        lambda state: make_unit(agent, environment, 4)(state)[0],
+        mesh,
+        (training.LAYOUT,),
+        training.LAYOUT,
+    )
+    states = []
+    for _ in range(updates):
+        state = jax.block_until_ready(step(state))
+        states.append(state)
+    return states
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_any_number_of_cores_computes_the_same(reduction):
+    one = trained(Catch(), 1, 2, reduction=reduction)
+    for cores in (2, 4, 8):
+        many = trained(Catch(), cores, 2, reduction=reduction)
+        # Acting with equal parameters: rollouts are equal bit for bit.
+        jax.tree.map(np.testing.assert_array_equal, one[0].actors, many[0].actors)
+        for a, b in zip(one, many, strict=True):
+            jax.tree.map(
+                lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5),
+                a.learner.shared.params,
+                b.learner.shared.params,
+            )
+
+
+def test_podracers_averaging_sees_one_cores_share():
+    """Summed per core, averaged over cores: on N cores the gradient is 1 / N of it."""
+    moved = {}
+    for cores in (1, 4):
+        (state,) = trained(
+            Catch(), cores, 1, reduction="podracer", max_gradient_norm=1e9
+        )
+        mean_square = state.learner.shared.opt_state[1].nu
+        moved[cores] = mean_square["params"]["Dense_1"]["bias"]
+    np.testing.assert_allclose(moved[4] * 16, moved[1], rtol=1e-4)
+
+
+def test_sharing_the_forward_pass_changes_nothing_but_rounding():
+    for environment in (Catch(), Counter()):
+        offline = trained(environment, 2, 3, training.make_step)[-1]
+        online = trained(environment, 2, 3, training.make_online_step)[-1]
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5),
+            offline.learner.shared.params,
+            online.learner.shared.params,
+        )
+        jax.tree.map(
+            np.testing.assert_array_equal,
+            offline.actors.timestep,
+            online.actors.timestep,
+        )
+
+
+def train(environment, agent=None, **options):
+    agent = agent or make_agent(environment)
+    defaults = {"batch_size": 16, "unroll_length": 4, "total_steps": 640}
+    return anakin.train(agent, environment, **defaults | options)
+
+
+def last(iterator):
+    for item in iterator:
+        pass
+    return item
+
+
+def bits(tree):
+    return [np.asarray(x).tobytes() for x in jax.tree.leaves(tree)]
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_does_not():
+    shared = [
+        bits(last(train(Catch(), seed=seed, cores=2))[0].learner.shared.params)
+        for seed in (0, 0, 1)
+    ]
+    assert shared[0] == shared[1] != shared[2]
+
+
+def test_parameters_are_bit_equal_on_every_core_after_100_updates():
+    state, metrics = last(train(Catch(), total_steps=6400, cores=8))
+    assert metrics["updates"] == 100
+    for leaf in jax.tree.leaves(state.learner.shared):
+        copies = {np.asarray(x.data).tobytes() for x in leaf.addressable_shards}
+        assert len(leaf.addressable_shards) == 8 and len(copies) == 1
+
+
+def test_500_calls_in_a_row_on_8_cores():
+    state, metrics = last(
+        train(Catch(), total_steps=500 * 64, updates_per_call=1, cores=8)
+    )
+    assert metrics["updates"] == 500 == int(state.updates)
+
+
+def test_a_call_moves_nothing_between_host_and_device():
+    agent = make_agent(Catch())
+    environment = Batched(auto_reset(Catch()))
+    mesh = parallel.make_mesh(2)
+    call = training.make_call(training.make_online_step(agent, environment, 4))
+    state = parallel.over_cores(
+        lambda key, index: training.initial_state(key, index, agent, environment),
+        mesh,
+        (parallel.SHARED, parallel.BATCH),
+        training.LAYOUT,
+    )(jax.random.key(0), jnp.arange(16))
+    call = parallel.over_cores(
+        call,
+        mesh,
+        (training.LAYOUT, parallel.SHARED),
+        (training.LAYOUT, parallel.SHARED, parallel.LOCAL),
+        donate=(0,),
+    )
+    updates = parallel.over_cores(lambda: jnp.uint32(3), mesh, (), parallel.SHARED)()
+    with jax.transfer_guard("disallow"):
+        after, _, _ = jax.block_until_ready(call(state, updates))
+    assert int(after.updates) == 3
+    donated = jax.tree.leaves(state.actors.environment) + [state.updates]
+    assert all(x.is_deleted() for x in donated)
+
+
+def test_metrics_take_no_more_memory_in_longer_calls():
+    agent = make_agent(Catch())
+    environment = Batched(auto_reset(Catch()))
+    state = training.initial_state(jax.random.key(0), jnp.arange(8), agent, environment)
+    call = training.make_call(training.make_step(agent, environment, 4))
+    assert not any(
+        isinstance(x, jax.ShapeDtypeStruct) and x.shape
+        for x in jax.tree.leaves(jax.eval_shape(call, state, jnp.uint32(1))[1])
+    )
+
+
+def test_steps_are_counted_past_32_bits(monkeypatch):
+    """Two updates of 2^31 steps each; nothing of that size is computed."""
+    environment = Counter()
+    monkeypatch.setattr(
+        training, "make_online_step", lambda *_: lambda s: (s._replace(updates=s.updates + 1), {})
+    )
+    state, metrics = last(
+        train(environment, batch_size=8, unroll_length=2**28, total_steps=2**32)
+    )
+    assert metrics["steps"] == 2**32 and metrics["updates"] == 2
+
+
+def test_total_steps_are_rounded_up_to_whole_updates():
+    _, metrics = last(train(Catch(), total_steps=65))
+    assert metrics["steps"] == 128
+
+
+def test_episode_metrics():
+    seen = [metrics for _, metrics in train(Counter(), updates_per_call=5)]
+    assert {m["episode_return"] for m in seen} == {15.0}
+    assert {m["episode_length"] for m in seen} == {5.0}
+    assert sum(m["episodes"] for m in seen) == 16 * ((40 + 0) // 6 + ((40 % 6) >= 5))
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"batch_size": 10, "cores": 4}, "batch_size is 10, which 4 cores cannot"),
+        ({"batch_size": 0}, "batch_size is 0; it must be at least 1"),
+        ({"unroll_length": 0}, "unroll_length is 0; it must be at least 1"),
+        ({"total_steps": -5}, "total_steps is -5; it must be at least 1"),
+        ({"cores": 9}, "cores is 9; this program sees 8"),
+    ],
+)
+def test_bad_input_is_one_line(options, line):
+    with pytest.raises(UserError, match=line) as error:
+        next(train(Catch(), **options))
+    assert "\n" not in str(error.value)
+
+
+def test_an_environment_that_breaks_the_protocol_is_named():
+    class Broken(Counter):
+        def step(self, key, state, action):
+            state, timestep = super().step(key, state, action)
+            return state, timestep._replace(reward=jnp.float32([1.0, 2.0]))
+
+    with pytest.raises(UserError, match="reward") as error:
+        next(train(Broken()))
+    assert "\n" not in str(error.value)
+
+
+def test_nan_stops_the_run_with_the_update_and_the_term():
+    environment = Explosive(length=100, at=10)
+    calls = train(environment, total_steps=64 * 8, updates_per_call=1, cores=2)
+    good = []
+    with pytest.raises(FloatingPointError, match=r"update 3: .*loss/value.* not finite"):
+        for _, metrics in calls:
+            good.append(metrics)
+    assert len(good) == 2 and all(np.isfinite(m["loss/value"]) for m in good)

@@ -1,0 +1,212 @@
+"""V-trace against published numbers, rlax, and a slow loop; masks; reward clipping."""
+
+import dm_env
+import hypothesis
+import hypothesis.extra.numpy as hnp
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import rlax
+
+from podracer import losses
+
+FIRST, MID, LAST = dm_env.StepType
+INF = float("inf")
+
+
+def between(reward, discount):
+    return losses.Transitions(
+        jnp.array(reward), jnp.array(discount), jnp.ones_like(jnp.array(reward))
+    )
+
+
+def column(values):
+    return jnp.array(values, jnp.float32)[:, None]
+
+
+@pytest.mark.core
+@pytest.mark.parametrize(
+    ("clip_rho", "clip_pg_rho", "target", "advantage"),
+    [
+        (1.0, 1.0, [1.0, 0.0, 3.047, 2.83], [0.5, -1.0, 3.297, 2.08]),
+        (INF, INF, [2.4, 0.0, 3.40325, 2.83], [1.0, -1.0, 4.12125, 2.08]),
+        (1.5, 1.1, [1.7, 0.0, 3.40325, 2.83], [0.55, -1.0, 3.6267, 2.08]),
+    ],
+)
+def test_vtrace_by_hand(clip_rho, clip_pg_rho, target, advantage):
+    values = column([0.5, 1.0, -0.25, 0.75, 1.5])
+    got = losses.vtrace(
+        values[:-1],
+        values[1:],
+        between(column([1, -1, 0.5, 2]), column([0.9, 0, 0.9, 0.9])),
+        column([2, 0.5, 1.25, 0.8]),
+        clip_rho=clip_rho,
+        clip_pg_rho=clip_pg_rho,
+    )
+    np.testing.assert_allclose(got.target[:, 0], target, atol=1e-5)
+    np.testing.assert_allclose(got.advantage[:, 0], advantage, atol=1e-5)
+
+
+def test_vtrace_of_torchbeasts_own_test():
+    """The numbers that TorchBeast's vtrace_test.py computes from its formula."""
+    i, b = np.meshgrid(np.arange(5.0), np.arange(5.0), indexing="ij")
+    n = i * 5 + b  # TorchBeast counts through the matrix
+    log_rho = 5 * (n / 25 - 0.5)
+    discount = np.broadcast_to(0.9 / (np.arange(5) + 1), (5, 5))
+    values = np.concatenate([n / 5, [np.arange(5) + 1.0]])
+    got = losses.vtrace(
+        jnp.float32(values[:-1]),
+        jnp.float32(values[1:]),
+        between(jnp.float32(n), jnp.float32(discount)),
+        jnp.exp(jnp.float32(log_rho)),
+        clip_rho=3.7,
+        clip_pg_rho=2.2,
+    )
+    np.testing.assert_allclose(
+        got.target[0],
+        [0.9298155261, 0.5564374325, 0.8168945633, 1.1897671432, 1.6549954777],
+        atol=1e-5,
+    )
+    np.testing.assert_allclose(
+        got.target[4], [66.53, 69.69, 72.85, 76.01, 79.17], rtol=1e-5
+    )
+    np.testing.assert_allclose(
+        got.advantage[4], [37.18, 38.94, 40.70, 42.46, 44.22], rtol=1e-5
+    )
+    np.testing.assert_allclose(
+        got.advantage[0],
+        [0.9298155261, 0.3564374325, 0.4168945633, 0.5897671432, 0.8549954777],
+        atol=1e-5,
+    )
+
+
+def slow_vtrace(values, reward, discount, rho, clip_rho, clip_c, clip_pg_rho):
+    """The recursion of the paper, backwards in float64."""
+    steps, batch = reward.shape
+    target = np.array(values)
+    for b in range(batch):
+        trace = 0.0
+        for t in reversed(range(steps)):
+            error = reward[t, b] + discount[t, b] * values[t + 1, b] - values[t, b]
+            trace = min(clip_rho, rho[t, b]) * error + (
+                discount[t, b] * min(clip_c, rho[t, b]) * trace
+            )
+            target[t, b] = values[t, b] + trace
+    q = reward + discount * target[1:]
+    return target[:-1], np.minimum(clip_pg_rho, rho) * (q - values[:-1])
+
+
+def arrays(low, high, rows):
+    return hnp.arrays(np.float32, (rows, 3), elements=st.floats(low, high, width=16))
+
+
+clips = st.sampled_from([0.5, 1.0, 1.75, INF])
+
+
+@hypothesis.settings(deadline=None, max_examples=60, derandomize=True)
+@hypothesis.given(
+    values=arrays(-4, 4, 6),
+    reward=arrays(-4, 4, 5),
+    discount=arrays(0, 1, 5),
+    rho=arrays(0, 3, 5),
+    clips=st.tuples(clips, clips, clips),
+)
+def test_vtrace_equals_a_slow_loop(values, reward, discount, rho, clips):
+    clip_rho, clip_c, clip_pg_rho = clips
+    got = jax.jit(losses.vtrace)(
+        values[:-1],
+        values[1:],
+        between(reward, discount),
+        rho,
+        clip_rho=clip_rho,
+        clip_c=clip_c,
+        clip_pg_rho=clip_pg_rho,
+    )
+    target, advantage = slow_vtrace(
+        *(x.astype(np.float64) for x in (values, reward, discount, rho)), *clips
+    )
+    np.testing.assert_allclose(got.target, target, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(got.advantage, advantage, rtol=1e-4, atol=1e-3)
+
+
+def test_vtrace_agrees_with_rlax():
+    keys = jax.random.split(jax.random.key(0), 4)
+    values, reward, discount, rho = (
+        jax.random.uniform(key, (rows, 7), maxval=2.0)
+        for key, rows in zip(keys, (21, 20, 20, 20), strict=True)
+    )
+    got = losses.vtrace(
+        values[:-1], values[1:], between(reward, discount / 2), rho, clip_rho=1.3
+    )
+    want = jax.vmap(
+        lambda *x: rlax.vtrace_td_error_and_advantage(*x, clip_rho_threshold=1.3), 1, 1
+    )(values[:-1], values[1:], reward, discount / 2, rho)
+    np.testing.assert_allclose(got.target - values[:-1], want.errors, rtol=1e-4)
+    np.testing.assert_allclose(got.advantage, want.pg_advantage, rtol=1e-4, atol=1e-6)
+
+
+def test_on_policy_targets_are_n_step_returns():
+    reward, values = jnp.ones((4, 1)), jnp.full((5, 1), 10.0)
+    got = losses.vtrace(
+        values[:-1], values[1:], between(reward, 0.5 * reward), jnp.ones((4, 1))
+    )
+    np.testing.assert_allclose(
+        got.target[:, 0], [2.5, 3.0, 4.0, 6.0]
+    )  # 1 + .5 (1 + .5 (1 + .5 (1 + .5 * 10)))
+
+
+def episode(step_types, discount):
+    steps = jnp.array(step_types, jnp.int32)[:, None]
+    reward = jnp.where(steps == FIRST, 0.0, 1.0)
+    return dm_env.TimeStep(steps, reward, column(discount), jnp.zeros_like(reward))
+
+
+def test_only_last_to_first_is_void():
+    timesteps = episode([FIRST, MID, LAST, FIRST, LAST], [1, 1, 0, 1, 1])
+    got = losses.transitions(timesteps, 0.9)
+    np.testing.assert_array_equal(got.mask[:, 0], [1, 1, 0, 1])
+    np.testing.assert_array_equal(got.reward[:, 0], [1, 1, 0, 1])
+    np.testing.assert_allclose(got.discount[:, 0], [0.9, 0, 0, 0.9])
+
+
+@pytest.mark.parametrize("last", range(1, 6))
+def test_nothing_after_last_changes_what_came_before(last):
+    """Values and rewards beyond LAST move no target or advantage at or before it."""
+
+    def run(noise):
+        types = [FIRST] + [MID] * 6
+        types[last], types[last + 1] = LAST, FIRST
+        discount = np.ones(7)  # a truncation: the last value itself does count
+        timesteps = episode(types, discount)
+        after = column(np.arange(7) > last)
+        values = 1.0 + noise * after
+        timesteps = timesteps._replace(reward=timesteps.reward + noise * after)
+        got = losses.vtrace(
+            values[:-1],
+            values[1:],
+            losses.transitions(timesteps, 0.9),
+            jnp.full((6, 1), 1.5),
+        )
+        return np.asarray(got.target), np.asarray(got.advantage)
+
+    target, advantage = run(0.0)
+    target_, advantage_ = run(100.0)
+    np.testing.assert_array_equal(target[: last + 1], target_[: last + 1])
+    np.testing.assert_array_equal(advantage[: last + 1], advantage_[: last + 1])
+    assert advantage[last] == 0.0  # the void transition teaches nothing
+    assert advantage[last - 1] == pytest.approx(1 + 0.9 * 1.0 - 1.0)  # it bootstraps
+
+
+def test_reward_clipping():
+    reward = jnp.array([-10.0, -1, 0, 1, 10])
+    np.testing.assert_allclose(
+        losses.clip_reward(reward, "soft_asymmetric"),
+        [-1.446041, -0.296063, 0, 0.986877, 4.820138],
+        atol=1e-5,
+    )
+    np.testing.assert_allclose(
+        losses.clip_reward(reward, "abs_one"), [-1, -1, 0, 1, 1]
+    )
+    np.testing.assert_allclose(losses.clip_reward(reward, "none"), reward)

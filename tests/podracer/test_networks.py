@@ -1,0 +1,93 @@
+"""Networks: one truth for stepping and replaying, memory that ends with its episode."""
+
+import dm_env
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from dm_env import specs
+
+from podracer import networks
+from podracer.errors import UserError
+
+FIRST, MID, LAST = dm_env.StepType
+VARIANTS = {
+    "mlp": networks.Config(hidden_sizes=(8,)),
+    "separate": networks.Config(hidden_sizes=(8,), separate_value=True),
+    "lstm": networks.Config(hidden_sizes=(8,), memory="lstm", memory_size=4),
+    "gru, separate": networks.Config(
+        hidden_sizes=(8,), memory="gru", memory_size=4, separate_value=True
+    ),
+    "minatar": networks.Config(torso="minatar"),
+}
+
+
+def make(config, shape=(6, 6, 2)):
+    return networks.actor_critic(
+        specs.Array(shape, np.float32), specs.DiscreteArray(3), config
+    )
+
+
+def some_timesteps(step_types, shape=(6, 6, 2), batch_size=2):
+    step_type = jnp.array(step_types, jnp.int32)[:, None]
+    step_type = jnp.broadcast_to(step_type, (len(step_types), batch_size))
+    observation = jax.random.normal(jax.random.key(1), (*step_type.shape, *shape))
+    zeros = jnp.zeros(step_type.shape)
+    return dm_env.TimeStep(step_type, zeros, zeros, observation)
+
+
+@pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
+def test_replay_equals_acting(config):
+    network = make(config)
+    params = network.init(jax.random.key(0))
+    timesteps = some_timesteps([MID, LAST, FIRST, MID])
+    start = jax.tree.map(lambda x: x + 0.5, network.initial_memory(2))
+    memory, steps = start, []
+    for t in range(4):
+        row = jax.tree.map(lambda x: x[t], timesteps)
+        memory, predictions = network.step(params, memory, row)
+        steps.append(predictions)
+    replayed = network.unroll(params, start, timesteps)
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *steps)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), replayed, stacked
+    )
+
+
+def test_memory_starts_from_zero_at_first_and_only_there():
+    network = make(VARIANTS["lstm"])
+    params = network.init(jax.random.key(0))
+    timesteps = some_timesteps([MID, FIRST, MID])
+    fresh = network.initial_memory(2)
+    other = jax.tree.map(lambda x: x + 1.0, fresh)
+    a, b = (network.unroll(params, memory, timesteps).value for memory in (fresh, other))
+    assert (a[0] != b[0]).all()
+    np.testing.assert_array_equal(a[1:], b[1:])
+
+
+def test_parameter_count_of_torchbeasts_minatar_network():
+    network = networks.actor_critic(
+        specs.Array((10, 10, 4), np.float32),
+        specs.DiscreteArray(6),
+        networks.Config(torso="minatar"),
+    )
+    params = network.init(jax.random.key(0))
+    assert sum(x.size for x in jax.tree.leaves(params)) == 132_695
+
+
+def test_dictionary_observations_are_flattened_together():
+    spec = {"a": specs.Array((2,), np.float32), "b": specs.Array((3, 2), np.float32)}
+    network = networks.actor_critic(
+        spec, specs.DiscreteArray(2), networks.Config(hidden_sizes=(5,))
+    )
+    params = network.init(jax.random.key(0))
+    sizes = sorted(x.shape for x in jax.tree.leaves(params) if x.ndim == 2)
+    assert sizes == [(5, 1), (5, 2), (8, 5)]
+
+
+def test_continuous_actions_are_refused_in_one_line():
+    with pytest.raises(UserError, match="discrete actions only") as error:
+        networks.actor_critic(
+            specs.Array((2,), np.float32), specs.BoundedArray((1,), np.float32, -1, 1)
+        )
+    assert "\n" not in str(error.value)

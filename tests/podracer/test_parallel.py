@@ -1,0 +1,70 @@
+"""Cores: what is shared, split and local, and gradients that do not grow with cores."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from podracer import parallel
+from podracer.errors import UserError
+from podracer.parallel import BATCH, LOCAL, SHARED
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("cores", [1, 2, 4, 8])
+def test_an_averaged_gradient_is_the_mean_whatever_the_cores(cores):
+    """With shard_map's default checks it would come out `cores` times too large."""
+
+    def gradient(w, x):
+        return parallel.AVERAGE(jax.grad(lambda w: jnp.mean(w * x))(w))
+
+    mapped = parallel.over_cores(
+        gradient, parallel.make_mesh(cores), (SHARED, BATCH), SHARED
+    )
+    assert float(mapped(jnp.float32(2.0), jnp.arange(8.0))) == 3.5
+
+
+def test_average_and_total_of_a_tree():
+    def both(x):
+        tree = {"a": x, "b": (2 * x,)}
+        return parallel.AVERAGE(tree), parallel.AVERAGE.total(tree)
+
+    mesh = parallel.make_mesh(4)
+    mean, total = parallel.over_cores(both, mesh, (BATCH,), SHARED)(jnp.arange(4.0))
+    assert (mean["a"], mean["b"][0], total["a"], total["b"][0]) == (1.5, 3.0, 6.0, 12.0)
+
+
+def test_average_is_the_identity_outside_and_if_told_so():
+    assert parallel.AVERAGE.cores == 1
+    assert parallel.AVERAGE({"x": 3.0}) == {"x": 3.0}
+    alone = parallel.over_cores(
+        parallel.Average(None), parallel.make_mesh(2), (BATCH,), BATCH
+    )
+    np.testing.assert_array_equal(alone(jnp.arange(4.0)), np.arange(4.0))
+
+
+def test_local_leaves_have_one_entry_a_core():
+    mesh = parallel.make_mesh(4)
+
+    def add(local, split):
+        assert local.shape == (3,) and split.shape == (2,)
+        return local + split.sum()
+
+    local = parallel.over_cores(add, mesh, (LOCAL, BATCH), LOCAL)(
+        jnp.zeros((4, 3)), jnp.arange(8.0)
+    )
+    np.testing.assert_array_equal(local[:, 0], [1, 5, 9, 13])
+
+
+def test_core_keys_differ():
+    mesh = parallel.make_mesh(4)
+    keys = parallel.over_cores(parallel.core_key, mesh, (SHARED,), LOCAL)(
+        jax.random.key(0)
+    )
+    assert len({tuple(x) for x in jax.random.key_data(keys).tolist()}) == 4
+
+
+@pytest.mark.parametrize("cores", [0, 9])
+def test_impossible_cores(cores):
+    with pytest.raises(UserError, match=f"cores is {cores}.*choose 1 to 8"):
+        parallel.make_mesh(cores)
