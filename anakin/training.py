@@ -172,38 +172,39 @@ def train(
     check(environment, batch_size, unroll_length, total_steps, mesh.size)
     environment = Batched(auto_reset(environment))
     make_unit = make_online_step if agent.online_step else make_step
-    call = make_call(make_unit(agent, environment, unroll_length))
-    state = parallel.over_cores(
+    call = parallel.over_cores(
+        make_call(make_unit(agent, environment, unroll_length)),
+        mesh,
+        inputs=(LAYOUT, parallel.SHARED),
+        outputs=(LAYOUT, parallel.SHARED, parallel.LOCAL),
+        donate=(0,),
+    )
+    start = parallel.over_cores(
         partial(initial_state, agent=agent, environment=environment),
         mesh,
         inputs=(parallel.SHARED, parallel.BATCH),
         outputs=LAYOUT,
-    )(jax.random.key(seed), jnp.arange(batch_size))
-
-    steps_per_update = batch_size * unroll_length
-    total_updates = -(-total_steps // steps_per_update)
-    if updates_per_call is None:
-        updates_per_call = min(total_updates // 100, 4_000_000 // steps_per_update)
-    updates_per_call = max(updates_per_call, 1)
-
-    started = time.perf_counter()
-    compiled = (
-        parallel.over_cores(
-            call,
-            mesh,
-            inputs=(LAYOUT, parallel.SHARED),
-            outputs=(LAYOUT, parallel.SHARED, parallel.LOCAL),
-            donate=(0,),
-        )
-        .lower(state, jnp.uint32(1))
-        .compile()
     )
-    compile_seconds = time.perf_counter() - started
+    state = start(jax.random.key(seed), jnp.arange(batch_size))
+    steps = batch_size * unroll_length
+    total_updates = -(-total_steps // steps)
+    if updates_per_call is None:
+        updates_per_call = max(1, min(total_updates // 100, 4_000_000 // steps))
+    return iterate(call, state, steps, total_updates, updates_per_call)
 
+
+def iterate(
+    call: Callable, state: State, steps: int, total_updates: int, updates_per_call: int
+) -> Iterator[tuple[State, dict[str, float]]]:
+    """Calls until `total_updates` are done, each of them `steps` environment steps."""
+    started = time.perf_counter()
+    call = call.lower(state, jnp.uint32(1)).compile()
+    compile_seconds = time.perf_counter() - started
     for done in range(0, total_updates, updates_per_call):
         updates = min(updates_per_call, total_updates - done)
         started = time.perf_counter()
-        state, metrics, failures = compiled(state, jnp.uint32(updates))
+        state, metrics, failures = call(state, jnp.uint32(updates))
+        # Reading the metrics waits: never is more than one program in flight.
         metrics = {name: float(x) for name, x in parallel.on_host(metrics).items()}
         seconds = time.perf_counter() - started
         stop_if_not_finite(failures)
@@ -212,8 +213,8 @@ def train(
             metrics
             | {
                 "updates": done + updates,
-                "steps": (done + updates) * steps_per_update,
-                "steps_per_second": updates * steps_per_update / seconds,
+                "steps": (done + updates) * steps,
+                "steps_per_second": updates * steps / seconds,
                 "seconds": seconds,
                 "compile_seconds": compile_seconds,
             },

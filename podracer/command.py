@@ -8,7 +8,7 @@ import io
 import itertools
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import tyro
@@ -76,6 +76,19 @@ def parse(
     return parsed.config
 
 
+def dispatch(
+    commands: Mapping[str, Callable[[list[str]], None]], argv: list[str], program: str
+) -> None:
+    """Runs the command that `argv` names with the rest of it; UserError if none does."""
+    names = ", ".join(commands)
+    if not argv or argv[0] in ("-h", "--help"):
+        print(f"usage: {program} COMMAND [--help] ...; commands: {names}")
+    elif argv[0] in commands:
+        commands[argv[0]](argv[1:])
+    else:
+        raise UserError(f"no such command: {argv[0]!r}{nearest(argv[0], commands)}")
+
+
 @contextlib.contextmanager
 def exits(program: str) -> Iterator[None]:
     """Ends a command in one line on stderr and its exit code; also a decorator.
@@ -126,7 +139,9 @@ def _unbox(box: str) -> str:
     message = re.sub(r"^Error parsing (config(\.|: ))?", "", message)
     for section in sections:
         if section.startswith("Argument helptext: "):
-            message = message.rstrip(".") + section.replace("Argument helptext", "; usage")
+            message = message.rstrip(".") + section.replace(
+                "Argument helptext", "; usage"
+            )
     return message
 
 

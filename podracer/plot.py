@@ -40,7 +40,9 @@ def curve(rows: Iterable[Mapping[str, float | None]], title: str = "") -> Pictur
     points = np.array([point for row in rows if (point := _point(row))]).reshape(-1, 3)
     if not len(points):
         axes.set(xticks=[], yticks=[])
-        axes.text(0.5, 0.5, "no episode has finished", ha="center", transform=axes.transAxes)
+        axes.text(
+            0.5, 0.5, "no episode has finished", ha="center", transform=axes.transAxes
+        )
         return picture
     steps, returns, episodes = _thin(points).T
     smooth = _smooth(returns, episodes)

@@ -1,6 +1,10 @@
 """IMPALA (Espeholt et al. 2018, arXiv:1802.01561), after TorchBeast (arXiv:1910.03552).
 
 With every clip at 1 and no policy lag rho is 1, and this is A2C.
+
+The reduction of the loss is a choice because clipping and RMSProp's epsilon see its
+scale. `sum` (TorchBeast) and `mean` give the same update on any number of cores; with
+`podracer` (as the paper averages) each core's share counts as a batch of its own.
 """
 
 import dataclasses
@@ -30,10 +34,8 @@ class Config:
     total_steps: int | None = None
     """environment steps of the whole run (the command's --total-steps); None: no decay"""
     reduction: Literal["sum", "mean", "podracer"] = "sum"
-    """of the loss over time and batch. sum, mean: over the batch of all cores, the same
-    update on any number of them. podracer: summed on each core, averaged over cores, so
-    that clipping and epsilon see one core's share. Sums suit the clip of 40 and epsilon
-    of 0.01; under a mean RMSProp's steps shrink unless epsilon shrinks too"""
+    """of the loss over time and batch: the sum or mean over all cores (sum and psum, mean
+    and pmean), or the sum on each core averaged over cores (sum and pmean)"""
     value_cost: float = 0.5
     """weight of half the squared value error"""
     entropy_cost: float = 6e-4

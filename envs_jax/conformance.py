@@ -1,0 +1,236 @@
+"""Does an environment keep the protocol? One line says which rule it breaks, and where."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import dm_env
+import jax
+import jax.numpy as jnp
+import numpy as np
+from dm_env import specs
+
+from envs_jax.environment import Environment
+from envs_jax.wrappers import AutoReset, TimeLimit
+
+COPIES = 8  # a fair coin shows one side in all of them in 1 episode of 128
+METHODS = ("initial_state", "step", "observation_spec", "action_spec")
+
+
+class ProtocolError(ValueError):
+    """In one line: the environment, where, what it gave and what was expected."""
+
+
+def check(
+    environment: Environment,
+    *,
+    steps: int = 100,
+    seed: int = 0,
+    deterministic: bool = False,
+) -> None:
+    """Plays random actions; raises `ProtocolError` for the first broken rule.
+
+    A few copies take the same actions with keys of their own, under `AutoReset` and a time
+    limit of half the steps: every environment is seen to begin again. The first copy's steps
+    are then repeated without `vmap`.
+
+    Args:
+      environment: one, not a batch of them.
+      steps: how many, at least 2; the more, the more of the environment is seen.
+      seed: of keys and actions.
+      deterministic: True if nothing depends on the keys; else something has to.
+    """
+    check_structure(environment)
+    name = _name(environment)
+    actions = _random_actions(environment.action_spec(), steps, seed)
+    keys = jax.random.split(jax.random.key(seed), (COPIES, steps))
+    machine = AutoReset(TimeLimit(environment, steps // 2))
+    play = jax.jit(lambda keys, actions: _play(machine, keys, actions))
+    played = _attempt(f"{name} in jit, vmap and scan", play, keys, actions)
+    together, alone = jax.device_get(played)
+
+    timesteps = together["timestep"]
+    _require_all(name, _timestep_rules(timesteps, environment.observation_spec()))
+    _require_all(name, _purity_rules(together, alone))
+    alike = all(np.all(leaf == leaf[:1]) for leaf in jax.tree.leaves(timesteps))
+    if alike != deterministic:
+        got, expected = ("alike", "different")[:: 1 if alike else -1]
+        raise ProtocolError(
+            f"{name}: timesteps under {COPIES} keys are {got}, expected {expected} ones "
+            f"with deterministic={deterministic}"
+        )
+
+
+def check_structure(environment: Environment) -> None:
+    """Raises `ProtocolError` if specs, structures, shapes and dtypes do not agree.
+
+    Traces but does not compile: cheap enough for every start of a training.
+    """
+    name = _name(environment)
+    for method in METHODS:
+        if not callable(getattr(environment, method, None)):
+            raise ProtocolError(f"{name}.{method} is missing")
+    observation, action = environment.observation_spec(), environment.action_spec()
+    _require_specs(f"{name}.observation_spec", observation, specs.Array)
+    _require_specs(f"{name}.action_spec", action, specs.BoundedArray)
+
+    scalar, number = specs.Array((), np.int32), specs.Array((), np.float32)
+    timestep = dm_env.TimeStep(scalar, number, number, observation)
+    action = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), action)
+    where, key = f"{name}.initial_state", jax.random.key(0)
+    state, first = _trace(where, environment.initial_state, key)
+    _require_equal(f"{where}: timestep", first, timestep)
+    where = f"{name}.step"
+    stepped, mid = _trace(where, environment.step, key, state, action)
+    _require_equal(f"{where}: timestep", mid, timestep)
+    _require_equal(f"{where}: state", stepped, state)
+
+
+def _play(machine: AutoReset, keys: jax.Array, actions: Any) -> tuple[dict, dict]:
+    """[copies, steps, ...] of all copies together, and [1, steps, ...] of the first alone."""
+
+    def step(state, inputs):
+        after, timestep = machine.step(inputs[0], state, inputs[1])
+        return after, (state, after, timestep)
+
+    def unroll(keys, actions):
+        state, _ = machine.initial_state(keys[0])
+        over = state._replace(last=jnp.bool_(True))  # hence the first step is a reset
+        return jax.lax.scan(step, over, (keys, actions))[1]
+
+    # Alone, each step starts from a state of `before`, so that rounding cannot add up.
+    before, *together = jax.vmap(unroll)(keys, actions)
+    inputs = jax.tree.map(lambda leaf: leaf[0], (keys, before, actions))
+    alone = jax.lax.map(lambda inputs: machine.step(*inputs), inputs)
+    return _record(*together), _record(*jax.tree.map(lambda leaf: leaf[None], alone))
+
+
+def _record(state: Any, timestep: dm_env.TimeStep) -> dict:
+    """The environment's own state and the timestep, with typed keys as numbers."""
+
+    def numbers(leaf):
+        is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        return jax.random.key_data(leaf) if is_key else leaf
+
+    return jax.tree.map(numbers, {"state": state.inner.inner, "timestep": timestep})
+
+
+# (field, what is expected, whether it holds [copies, steps, ...], values of that shape)
+Rules = Iterator[tuple[str, str, np.ndarray, np.ndarray]]
+
+
+def _timestep_rules(timesteps: dm_env.TimeStep, observation_spec: Any) -> Rules:
+    step_type, reward, discount, observation = timesteps
+    first = timesteps.first()
+    begins = np.insert(timesteps.last()[:, :-1], 0, True, axis=1)
+    is_step_type, is_discount = (
+        np.isin(step_type, (0, 1, 2)),
+        abs(discount - 0.5) <= 0.5,
+    )
+    yield "step_type", "0 (FIRST), 1 (MID) or 2 (LAST)", is_step_type, step_type
+    yield "step_type", "0 (FIRST) from initial_state only", first == begins, step_type
+    yield "reward", "a finite number", np.isfinite(reward), reward
+    yield "reward", "0 at FIRST", (reward == 0) | ~first, reward
+    yield "discount", "0 to 1", is_discount, discount
+    yield "discount", "1 at FIRST", (discount == 1) | ~first, discount
+    for (path, values), spec in zip(
+        jax.tree_util.tree_leaves_with_path(observation),
+        jax.tree.leaves(observation_spec),
+    ):
+        field = "observation" + jax.tree_util.keystr(path)
+        yield field, "a finite number", np.isfinite(values), values
+        if isinstance(spec, specs.BoundedArray):
+            within = (spec.minimum <= values) & (values <= spec.maximum)
+            yield field, "a value within the spec's bounds", within, values
+
+
+def _purity_rules(together: dict, alone: dict) -> Rules:
+    for (path, expected), values in zip(
+        jax.tree_util.tree_leaves_with_path(together), jax.tree.leaves(alone)
+    ):
+        tolerance = 1e-4 if jnp.issubdtype(values.dtype, jnp.floating) else 0
+        same = np.isclose(values, expected[:1], tolerance, tolerance, equal_nan=True)
+        rule = "the same from the same inputs, batched or not"
+        yield path[0].key + jax.tree_util.keystr(path[1:]), rule, same, values
+
+
+def _require_all(name: str, rules: Rules) -> None:
+    for field, rule, kept, values in rules:
+        if not kept.all():
+            index = tuple(np.argwhere(~kept)[0].tolist())
+            element = f"[{', '.join(map(str, index[2:]))}]" if index[2:] else ""
+            raise ProtocolError(
+                f"{name}: {field}{element} of timestep {index[1]} is {values[index]}, "
+                f"expected {rule}"
+            )
+
+
+def _require_specs(where: str, tree: Any, kind: type) -> None:
+    for spec in jax.tree.leaves(tree) or [tree]:
+        if not isinstance(spec, kind):
+            raise ProtocolError(
+                f"{where} has {spec!r}, expected dm_env {kind.__name__}"
+            )
+
+
+def _require_equal(where: str, got: Any, expected: Any) -> None:
+    """That two trees of arrays or specs have the same structure, shapes and dtypes."""
+    got_leaves, expected_leaves = _leaves(got), _leaves(expected)
+    for path in expected_leaves | got_leaves:
+        one, other = (
+            leaves.get(path, "absent") for leaves in (got_leaves, expected_leaves)
+        )
+        if one != other:
+            raise ProtocolError(f"{where}{path} is {one}, expected {other}")
+    one, other = jax.tree.structure(got), jax.tree.structure(expected)
+    if one != other:
+        raise ProtocolError(f"{where} is {one}, expected {other}")
+
+
+def _leaves(tree: Any) -> dict[str, str]:
+    """For example {".reward": "float32[]"}."""
+    return {
+        jax.tree_util.keystr(path): f"{leaf.dtype}{list(leaf.shape)}"
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+def _trace(where: str, function: Callable, *inputs: Any) -> tuple[Any, dm_env.TimeStep]:
+    result = _attempt(where, jax.eval_shape, function, *inputs)
+    pair = isinstance(result, tuple) and len(result) == 2
+    if not (pair and isinstance(result[1], dm_env.TimeStep)):
+        kind = type(result).__name__
+        raise ProtocolError(
+            f"{where} returns {kind}, expected (state, dm_env.TimeStep)"
+        )
+    return result
+
+
+def _attempt(where: str, function: Callable, *inputs: Any) -> Any:
+    try:
+        return function(*inputs)
+    except Exception as error:
+        reason = next(iter(str(error).splitlines()), "")
+        raise ProtocolError(f"{where}: {type(error).__name__}: {reason}") from error
+
+
+def _random_actions(action_spec: Any, steps: int, seed: int) -> Any:
+    """[COPIES, steps, ...] alike in all copies, uniform within bounds of at most 1,000."""
+    random = np.random.default_rng(seed)
+
+    def sample(spec):
+        shape, low, high = (steps, *spec.shape), spec.minimum, spec.maximum
+        if np.issubdtype(spec.dtype, np.integer):
+            actions = random.integers(low, high, shape, spec.dtype, endpoint=True)
+        else:
+            low, high = np.maximum(low, -1e3), np.minimum(high, 1e3)
+            actions = random.uniform(low, high, shape).astype(spec.dtype)
+        return np.broadcast_to(actions, (COPIES, *shape))
+
+    return jax.tree.map(sample, action_spec)
+
+
+def _name(environment: Environment) -> str:
+    """For example "AutoReset(TimeLimit(CartPole))"."""
+    name = type(environment).__name__
+    inner = getattr(environment, "environment", None)
+    return name if inner is None else f"{name}({_name(inner)})"

@@ -1,0 +1,57 @@
+"""Memory chain: act on what was seen long ago (bsuite's memory_len, arXiv:1908.03568)."""
+
+import dataclasses
+from typing import NamedTuple
+
+import dm_env
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from envs_jax.environment import Key, restart, transition
+
+
+class State(NamedTuple):
+    bit: jax.Array  # int32 [], to be remembered
+    steps: jax.Array  # int32 [], since FIRST
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryChain:
+    """A bit is shown at FIRST only; the last of `length` actions has to be equal to it.
+
+    The episode's only reward comes with LAST: +1 if it is, else -1. The observation is
+    float32 [2]: the share of the episode still to come, from 1 to 0, and the cue, -1 or 1
+    for the bit at FIRST and 0 from then on. So nothing but the bit need be remembered, and
+    without memory (and with `length` at least 2) no policy's mean return differs from 0.
+    """
+
+    length: int = 5
+
+    def __post_init__(self):
+        if self.length < 1:
+            raise ValueError(f"length is {self.length}; it must be at least 1")
+
+    def initial_state(self, key: Key) -> tuple[State, dm_env.TimeStep]:
+        state = State(jnp.int32(jax.random.bernoulli(key)), jnp.int32(0))
+        return state, restart(self._observation(state))
+
+    def step(
+        self, key: Key, state: State, action: jax.Array
+    ) -> tuple[State, dm_env.TimeStep]:
+        del key  # random at the start only
+        state = State(state.bit, state.steps + 1)
+        last = state.steps == self.length
+        reward = jnp.where(action == state.bit, 1.0, -1.0) * last
+        return state, transition(reward, self._observation(state), last)
+
+    def observation_spec(self) -> dm_env.specs.BoundedArray:
+        return dm_env.specs.BoundedArray((2,), np.float32, [0, -1], 1)
+
+    def action_spec(self) -> dm_env.specs.DiscreteArray:
+        return dm_env.specs.DiscreteArray(2, name="action")
+
+    def _observation(self, state: State) -> jax.Array:
+        remaining = (self.length - state.steps) / self.length
+        cue = jnp.where(state.steps == 0, 2.0 * state.bit - 1, 0.0)
+        return jnp.stack([remaining, cue])

@@ -1,0 +1,32 @@
+"""The tests' own machine: eight virtual CPU cores, on any computer, set before jax loads."""
+
+import importlib.metadata
+import os
+import shutil
+import tempfile
+
+flags = ["--xla_force_host_platform_device_count=8"]
+# jaxlib 0.7 does not know these two, and XLA aborts at a flag that it does not know.
+if not importlib.metadata.version("jaxlib").startswith("0.7."):
+    flags += [
+        "--xla_cpu_collective_call_warn_stuck_timeout_seconds=10",
+        "--xla_cpu_collective_call_terminate_timeout_seconds=60",
+    ]
+
+# Variables rather than jax.config: the processes that tests start inherit them.
+os.environ |= {
+    "JAX_PLATFORMS": "cpu",
+    "JAX_NUMPY_RANK_PROMOTION": "raise",
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5",
+    "PJRT_NPROC": "32",  # threads; cores that must meet in an average each hold one
+    "XLA_FLAGS": " ".join(flags),
+}
+
+
+def pytest_configure():
+    """Give this run a compilation cache, shared with the processes that tests start."""
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="podracer-tests-")
+
+
+def pytest_unconfigure():
+    shutil.rmtree(os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)

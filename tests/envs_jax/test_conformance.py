@@ -1,0 +1,227 @@
+"""The kit: right environments pass, and every rule is broken by one that must not."""
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import dm_env
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from dm_env import specs
+
+import envs_jax
+from envs_jax import Catch, ProtocolError, Wrapper, check, check_structure
+from envs_jax.catch import State
+from envs_jax.environment import restart, transition
+
+
+@dataclasses.dataclass(frozen=True)
+class OneBall(Catch):
+    """Always falls in the first column: ignores keys, and compiles fast."""
+
+    def initial_state(self, key):
+        state = State(jnp.int32(0), jnp.int32(0), jnp.int32(1))
+        return state, restart(self._board(state))
+
+
+ONE_BALL = OneBall(rows=4, columns=3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Spoilt(Wrapper):
+    """`first` and `later` spoil what initial_state and step return."""
+
+    environment: Any = ONE_BALL
+    first: Callable = lambda state, timestep: (state, timestep)
+    later: Callable = lambda state, timestep: (state, timestep)
+    observation: Any = None  # in place of the right spec
+    action: Any = None  # likewise
+
+    def initial_state(self, key):
+        return self.first(*super().initial_state(key))
+
+    def step(self, key, state, action):
+        return self.later(*super().step(key, state, action))
+
+    def observation_spec(self):
+        return self.observation or super().observation_spec()
+
+    def action_spec(self):
+        return self.action or super().action_spec()
+
+
+def replace(**fields):
+    """Spoils fields of the timestep, each by a function of the timestep."""
+
+    def spoil(state, timestep):
+        new = {name: function(timestep) for name, function in fields.items()}
+        return state, timestep._replace(**new)
+
+    return spoil
+
+
+@dataclasses.dataclass(frozen=True)
+class Everything:
+    """All that the protocol allows: a dictionary, continuous actions, a key in the state."""
+
+    def initial_state(self, key):
+        return [key, jnp.zeros(2)], restart(self._observation(jnp.zeros(2)))
+
+    def step(self, key, state, action):
+        position = jnp.clip(state[1] + action, -3, 3)
+        noise = jax.random.normal(key)
+        state = [state[0], position]
+        return state, transition(noise, self._observation(position))._replace(
+            discount=jnp.float32(0.5)
+        )
+
+    def observation_spec(self):
+        return {
+            "pixels": specs.Array((2, 2), np.uint8),
+            "position": specs.BoundedArray((2,), np.float32, -3, [3, np.inf]),
+        }
+
+    def action_spec(self):
+        return specs.BoundedArray((2,), np.float32, [-1, -np.inf], [1, np.inf])
+
+    def _observation(self, position):
+        return {"pixels": jnp.zeros((2, 2), jnp.uint8), "position": position}
+
+
+@pytest.mark.parametrize("name", envs_jax.ENVIRONMENTS)
+def test_registered_environments_keep_the_protocol(name):
+    check(envs_jax.make(name))
+
+
+def test_all_that_is_allowed_passes():
+    check(Everything())
+
+
+def test_automatic_resets_pass_and_may_be_deterministic():
+    check(envs_jax.AutoReset(ONE_BALL), steps=10, deterministic=True)
+
+
+def python_if(state, timestep):
+    return (state, timestep) if timestep.reward > 0 else (None, timestep)
+
+
+STRUCTURE = {
+    "object.initial_state is missing": object(),
+    "observation_spec has 4, expected dm_env Array": Spoilt(observation=(4, 3)),
+    "action_spec has Array(": Spoilt(action=specs.Array((), np.int32)),
+    "step: TracerBoolConversionError: ": Spoilt(later=python_if),
+    "initial_state returns TimeStep, expected (state, dm_env.TimeStep)": Spoilt(
+        first=lambda state, timestep: timestep
+    ),
+    "step returns tuple, expected (state, dm_env.TimeStep)": Spoilt(
+        later=lambda state, timestep: (timestep, state)
+    ),
+    "timestep.reward is absent, expected float32[]": Spoilt(
+        first=lambda state, timestep: (state, dm_env.restart(timestep.observation))
+    ),
+    "timestep.reward is float32[1], expected float32[]": Spoilt(
+        later=replace(reward=lambda t: t.reward[None])
+    ),
+    "timestep.step_type is int8[], expected int32[]": Spoilt(
+        later=replace(step_type=lambda t: t.step_type.astype(jnp.int8))
+    ),
+    "timestep.discount is bool[], expected float32[]": Spoilt(
+        later=replace(discount=lambda t: t.discount > 0)
+    ),
+    "timestep.observation is float32[4, 3], expected float64[4, 3]": Spoilt(
+        observation=specs.Array((4, 3), np.float64)
+    ),
+    "timestep.observation['board'] is absent, expected float32[4, 3]": Spoilt(
+        observation={"board": specs.Array((4, 3), np.float32)}
+    ),
+    "state.row is float32[], expected int32[]": Spoilt(
+        later=lambda state, timestep: (
+            state._replace(row=state.row * 1.0),
+            timestep,
+        )
+    ),
+    "step: state is PyTreeDef((*, *)), expected PyTreeDef([*, *])": Spoilt(
+        Everything(), later=lambda state, timestep: (tuple(state), timestep)
+    ),
+}
+
+
+@pytest.mark.parametrize("message", STRUCTURE)
+def test_broken_structure_is_named(message):
+    with pytest.raises(ProtocolError, match=re.escape(message)) as error:
+        check_structure(STRUCTURE[message])
+    assert "\n" not in str(error.value)
+
+
+def where(condition, value, otherwise):
+    return jnp.where(condition, value, otherwise).astype(otherwise.dtype)
+
+
+def impure():
+    """Counts how often it has been traced."""
+    calls = itertools.count()
+    return replace(reward=lambda t: t.reward + 1.0 * next(calls))
+
+
+def callback(state, timestep):
+    shape = jax.ShapeDtypeStruct((), jnp.float32)
+    reward = jax.pure_callback(lambda reward: reward, shape, timestep.reward)
+    return state, timestep._replace(reward=reward)
+
+
+def corner(value):
+    """An observation with `value` in its corner."""
+    return lambda t: t.observation.at[0, 0].set(value)
+
+
+VALUES = {
+    "step_type of timestep 0 is 1, expected 0 (FIRST) from initial": Spoilt(
+        first=replace(step_type=lambda t: t.step_type + 1)
+    ),
+    "step_type of timestep 3 is 0, expected 0 (FIRST) from initial": Spoilt(
+        later=replace(step_type=lambda t: where(t.last(), 0, t.step_type))
+    ),
+    "step_type of timestep 3 is 3, expected 0 (FIRST), 1 (MID) or 2": Spoilt(
+        later=replace(step_type=lambda t: where(t.last(), 3, t.step_type))
+    ),
+    "reward of timestep 0 is 1.0, expected 0 at FIRST": Spoilt(
+        first=replace(reward=lambda t: t.reward + 1)
+    ),
+    "reward of timestep 3 is inf, expected a finite number": Spoilt(
+        later=replace(reward=lambda t: where(t.last(), jnp.inf, t.reward))
+    ),
+    "discount of timestep 0 is 0.0, expected 1 at FIRST": Spoilt(
+        first=replace(discount=lambda t: t.discount - 1)
+    ),
+    "discount of timestep 1 is 2.0, expected 0 to 1": Spoilt(
+        later=replace(discount=lambda t: 2 * t.discount)
+    ),
+    "discount of timestep 3 is nan, expected 0 to 1": Spoilt(
+        later=replace(discount=lambda t: where(t.last(), jnp.nan, t.discount))
+    ),
+    "observation[0, 0] of timestep 1 is nan, expected a finite number": Spoilt(
+        later=replace(observation=corner(jnp.nan))
+    ),
+    "observation[0, 0] of timestep 1 is -1.0, expected a value within": Spoilt(
+        later=replace(observation=corner(-1))
+    ),
+    "expected the same from the same inputs, batched or not": Spoilt(later=impure()),
+    "in jit, vmap and scan: ": Spoilt(later=callback),
+    "timesteps under 8 keys are alike, expected different ones": ONE_BALL,
+}
+
+
+@pytest.mark.parametrize("message", VALUES)
+def test_broken_values_are_named(message):
+    with pytest.raises(ProtocolError, match=re.escape(message)) as error:
+        check(VALUES[message], steps=10)
+    assert "\n" not in str(error.value)
+
+
+def test_a_random_environment_is_not_deterministic():
+    with pytest.raises(ProtocolError, match="are different, expected alike ones"):
+        check(Catch(), steps=4, deterministic=True)
