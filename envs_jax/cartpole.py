@@ -31,19 +31,18 @@ class State(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class CartPole:
-    """A pole hinged on a cart; the action pushes the cart, 0 to the left, 1 to the right.
+    """A pole hinged on a cart; action 0 pushes the cart to the left, 1 to the right.
 
-    The reward is 1 a step, until the pole leans too far or the cart leaves the track. Equal
+    The reward is 1 a step until the pole leans too far or the cart leaves the track: equal
     to gymnasium's CartPole-v1, whose limit of 500 steps `make` applies. The observation is
-    float32 [4], or [2] without `velocities`, which an agent then has to infer: a test of
-    memory.
+    float32 [4]; [2] without `velocities`, which takes a memory to infer.
     """
 
     velocities: bool = True
     time_limit: ClassVar[int | None] = 500
 
     def initial_state(self, key: Key) -> tuple[State, dm_env.TimeStep]:
-        # Random words cost more than all the dynamics: 16 bits for each number will do.
+        # Random words cost more than the dynamics do: 16 bits a number are enough.
         bits = jax.random.bits(key, (2,)).view(jnp.uint16)
         state = State(*(0.1 * (bits / 2**16) - 0.05))
         return state, restart(self._observation(state))
@@ -59,9 +58,9 @@ class CartPole:
             state.angle + TIME_STEP * state.angular_velocity,
             state.angular_velocity + TIME_STEP * angular_acceleration,
         )
-        left = jnp.abs(state.position) > MAX_POSITION
+        off_track = jnp.abs(state.position) > MAX_POSITION
         fell = jnp.abs(state.angle) > MAX_ANGLE
-        return state, transition(1.0, self._observation(state), left | fell)
+        return state, transition(1.0, self._observation(state), off_track | fell)
 
     def observation_spec(self) -> dm_env.specs.BoundedArray:
         bound = np.float32([2 * MAX_POSITION, np.inf, 2 * MAX_ANGLE, np.inf])
@@ -79,7 +78,7 @@ class CartPole:
 
 
 def _accelerations(state: State, action: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Of the cart in m/s^2, of the pole in rad/s^2 (coneural.org/florian, 05_cart_pole)."""
+    """The cart's in m/s^2 and the pole's in rad/s^2, gymnasium's equations."""
     cos, sin = jnp.cos(state.angle), jnp.sin(state.angle)
     mass, pole = CART_MASS + POLE_MASS, POLE_MASS * HALF_LENGTH
     force = jnp.where(action == 1, FORCE, -FORCE)

@@ -35,7 +35,7 @@ class Catch:
             raise ValueError(f"the board is {self}; it needs 2 rows and 1 column")
 
     def initial_state(self, key: Key) -> tuple[State, dm_env.TimeStep]:
-        # Not randint, which draws four words of random bits where one will do.
+        # Not randint, which hashes the key four times; this does so once.
         column = jnp.int32(self.columns * jax.random.uniform(key))
         state = State(jnp.int32(0), column, jnp.int32(self.columns // 2))
         return state, restart(self._board(state))
@@ -43,7 +43,7 @@ class Catch:
     def step(
         self, key: Key, state: State, action: jax.Array
     ) -> tuple[State, dm_env.TimeStep]:
-        del key  # chance has had its say
+        del key  # random at the start only
         paddle = jnp.clip(state.paddle + action - 1, 0, self.columns - 1)
         state = State(state.row + 1, state.column, paddle)
         landed = state.row == self.rows - 1

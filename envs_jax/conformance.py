@@ -53,10 +53,10 @@ def check(
     _require_all(name, _purity_rules(together, alone))
     alike = all(np.all(leaf == leaf[:1]) for leaf in jax.tree.leaves(timesteps))
     if alike != deterministic:
-        got, expected = ("alike", "different")[:: 1 if alike else -1]
+        given = "equal" if alike else "different"
         raise ProtocolError(
-            f"{name}: timesteps under {COPIES} keys are {got}, expected {expected} ones "
-            f"with deterministic={deterministic}"
+            f"{name}: {COPIES} keys give {given} timesteps, expected the contrary with "
+            f"deterministic={deterministic}"
         )
 
 
@@ -122,15 +122,12 @@ def _timestep_rules(timesteps: dm_env.TimeStep, observation_spec: Any) -> Rules:
     step_type, reward, discount, observation = timesteps
     first = timesteps.first()
     begins = np.insert(timesteps.last()[:, :-1], 0, True, axis=1)
-    is_step_type, is_discount = (
-        np.isin(step_type, (0, 1, 2)),
-        abs(discount - 0.5) <= 0.5,
-    )
-    yield "step_type", "0 (FIRST), 1 (MID) or 2 (LAST)", is_step_type, step_type
+    named, unit = np.isin(step_type, (0, 1, 2)), (0 <= discount) & (discount <= 1)
+    yield "step_type", "0 (FIRST), 1 (MID) or 2 (LAST)", named, step_type
     yield "step_type", "0 (FIRST) from initial_state only", first == begins, step_type
     yield "reward", "a finite number", np.isfinite(reward), reward
     yield "reward", "0 at FIRST", (reward == 0) | ~first, reward
-    yield "discount", "0 to 1", is_discount, discount
+    yield "discount", "0 to 1", unit, discount
     yield "discount", "1 at FIRST", (discount == 1) | ~first, discount
     for (path, values), spec in zip(
         jax.tree_util.tree_leaves_with_path(observation),
@@ -167,23 +164,18 @@ def _require_all(name: str, rules: Rules) -> None:
 def _require_specs(where: str, tree: Any, kind: type) -> None:
     for spec in jax.tree.leaves(tree) or [tree]:
         if not isinstance(spec, kind):
-            raise ProtocolError(
-                f"{where} has {spec!r}, expected dm_env {kind.__name__}"
-            )
+            got, expected = type(spec).__name__, kind.__name__
+            raise ProtocolError(f"{where} has {got}, expected dm_env's {expected}")
 
 
 def _require_equal(where: str, got: Any, expected: Any) -> None:
     """That two trees of arrays or specs have the same structure, shapes and dtypes."""
-    got_leaves, expected_leaves = _leaves(got), _leaves(expected)
-    for path in expected_leaves | got_leaves:
-        one, other = (
-            leaves.get(path, "absent") for leaves in (got_leaves, expected_leaves)
-        )
+    ours, theirs = _leaves(got), _leaves(expected)
+    paths = [(p, ours.get(p, "absent"), theirs.get(p, "absent")) for p in theirs | ours]
+    whole = ("", jax.tree.structure(got), jax.tree.structure(expected))
+    for path, one, other in (*paths, whole):
         if one != other:
             raise ProtocolError(f"{where}{path} is {one}, expected {other}")
-    one, other = jax.tree.structure(got), jax.tree.structure(expected)
-    if one != other:
-        raise ProtocolError(f"{where} is {one}, expected {other}")
 
 
 def _leaves(tree: Any) -> dict[str, str]:
@@ -196,13 +188,11 @@ def _leaves(tree: Any) -> dict[str, str]:
 
 def _trace(where: str, function: Callable, *inputs: Any) -> tuple[Any, dm_env.TimeStep]:
     result = _attempt(where, jax.eval_shape, function, *inputs)
-    pair = isinstance(result, tuple) and len(result) == 2
-    if not (pair and isinstance(result[1], dm_env.TimeStep)):
-        kind = type(result).__name__
-        raise ProtocolError(
-            f"{where} returns {kind}, expected (state, dm_env.TimeStep)"
-        )
-    return result
+    match result:
+        case (_, dm_env.TimeStep()):
+            return result
+    kind = type(result).__name__
+    raise ProtocolError(f"{where} returns {kind}, expected (state, dm_env.TimeStep)")
 
 
 def _attempt(where: str, function: Callable, *inputs: Any) -> Any:

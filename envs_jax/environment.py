@@ -46,7 +46,7 @@ def restart(observation: Any) -> dm_env.TimeStep:
 
 
 def transition(
-    reward: jax.Array, observation: Any, terminated: jax.Array = False
+    reward: jax.Array, observation: Any, terminated: jax.Array | bool = False
 ) -> dm_env.TimeStep:
     """MID, or LAST with discount 0 where `terminated`."""
     step_type = jnp.where(terminated, dm_env.StepType.LAST, dm_env.StepType.MID)

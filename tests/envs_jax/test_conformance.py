@@ -111,8 +111,10 @@ def python_if(state, timestep):
 
 STRUCTURE = {
     "object.initial_state is missing": object(),
-    "observation_spec has 4, expected dm_env Array": Spoilt(observation=(4, 3)),
-    "action_spec has Array(": Spoilt(action=specs.Array((), np.int32)),
+    "observation_spec has int, expected dm_env's Array": Spoilt(observation=(4, 3)),
+    "action_spec has Array, expected dm_env's BoundedArray": Spoilt(
+        action=specs.Array((), np.int32)
+    ),
     "step: TracerBoolConversionError: ": Spoilt(later=python_if),
     "initial_state returns TimeStep, expected (state, dm_env.TimeStep)": Spoilt(
         first=lambda state, timestep: timestep
@@ -211,7 +213,7 @@ VALUES = {
     ),
     "expected the same from the same inputs, batched or not": Spoilt(later=impure()),
     "in jit, vmap and scan: ": Spoilt(later=callback),
-    "timesteps under 8 keys are alike, expected different ones": ONE_BALL,
+    "8 keys give equal timesteps, expected the contrary": ONE_BALL,
 }
 
 
@@ -223,5 +225,5 @@ def test_broken_values_are_named(message):
 
 
 def test_a_random_environment_is_not_deterministic():
-    with pytest.raises(ProtocolError, match="are different, expected alike ones"):
+    with pytest.raises(ProtocolError, match="8 keys give different timesteps"):
         check(Catch(), steps=4, deterministic=True)

@@ -2,7 +2,6 @@
 
 import functools
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,35 +10,31 @@ import pytest
 from envs_jax import AutoReset, Batched, CartPole, Catch, TimeLimit, auto_reset
 
 
+def keys(seed, *shape):
+    return jax.random.split(jax.random.key(seed), shape)
+
+
 @functools.partial(jax.jit, static_argnums=0)
-def unroll(environment, state, keys, actions):
-    """(states, timesteps) [steps, ...] that follow `state`; B environments may go along."""
+def play(environment, keys, actions):
+    """The FIRST timestep, then states and timesteps [steps, ...] after the actions."""
 
     def step(state, key_and_action):
         key, action = key_and_action
         state, timestep = environment.step(key, state, action)
         return state, (state, timestep)
 
-    return jax.lax.scan(step, state, (keys, actions))[1]
-
-
-def keys(seed, *shape):
-    return jax.random.split(jax.random.key(seed), shape)
-
-
-def play(environment, actions, seed=0):
-    """The timesteps [steps, ...] after FIRST."""
-    state, _ = environment.initial_state(jax.random.key(seed))
-    return unroll(environment, state, keys(seed, len(actions)), actions)[1]
+    state, first = environment.initial_state(keys[0])
+    return first, *jax.lax.scan(step, state, (keys[1:], actions))[1]
 
 
 @pytest.mark.parametrize("limit, discount", [(1, 1), (3, 1), (9, 0), (20, 0)])
 def test_time_limit_truncates_and_leaves_terminations_alone(limit, discount):
     length = min(limit, 9)  # Catch's own is 9
-    timesteps = play(TimeLimit(Catch(), limit), jnp.ones(length, jnp.int32))
-    expected = [1] * (length - 1) + [2]
-    np.testing.assert_array_equal(timesteps.step_type, expected)
-    np.testing.assert_array_equal(timesteps.discount, [1] * (length - 1) + [discount])
+    actions = jnp.ones(length, jnp.int32)
+    _, _, timesteps = play(TimeLimit(Catch(), limit), keys(0, length + 1), actions)
+    before = [1] * (length - 1)
+    np.testing.assert_array_equal(timesteps.step_type, [*before, 2])
+    np.testing.assert_array_equal(timesteps.discount, [*before, discount])
 
 
 def test_time_limit_needs_a_step():
@@ -49,31 +44,26 @@ def test_time_limit_needs_a_step():
 
 def test_auto_reset_from_every_position_of_an_episode():
     environment = AutoReset(Catch(rows=5))
-    actions = jnp.zeros(12, jnp.int32)
-    state, _ = environment.initial_state(jax.random.key(0))
-    states, timesteps = unroll(environment, state, keys(0, 12), actions)
     pattern = np.array([1, 1, 1, 2, 0] * 4)
+    _, states, timesteps = play(environment, keys(0, 13), jnp.zeros(12, jnp.int32))
     np.testing.assert_array_equal(timesteps.step_type, pattern[:12])
 
-    states = jax.tree.map(lambda leaf: leaf[:5], states)
-    _, timesteps = unroll(
-        Batched(environment), states, keys(1, 12, 5), jnp.zeros((12, 5), jnp.int32)
-    )
-    for start in range(5):
-        expected = pattern[start + 1 :][:12]
-        np.testing.assert_array_equal(timesteps.step_type[:, start], expected)
+    batched = jax.jit(Batched(environment).step)
+    state = jax.tree.map(lambda leaf: leaf[:5], states)
+    for t in range(6):
+        state, timestep = batched(keys(t, 5), state, jnp.zeros(5, jnp.int32))
+        np.testing.assert_array_equal(timestep.step_type, pattern[t + 1 : t + 6])
 
 
 def test_the_step_after_last_is_a_new_initial_state_whatever_the_action():
-    environment = AutoReset(Catch(rows=3))
-    key = jax.random.key(3)
-    state, _ = environment.initial_state(key)
-    states, timesteps = unroll(environment, state, keys(0, 2), jnp.ones(2, jnp.int32))
-    last = jax.tree.map(lambda leaf: leaf[-1], states)
-    assert timesteps.last()[-1] and last.last
-    expected = environment.initial_state(key)
-    for action in range(3):
-        chex.assert_trees_all_equal(environment.step(key, last, action), expected)
+    environment = Batched(AutoReset(Catch(rows=3)))
+    same = keys(0, 1)[jnp.zeros(3, jnp.int32)]
+    actions = jnp.array([[1, 1, 1], [1, 1, 1], [0, 1, 2]])
+    first, states, timesteps = play(environment, jnp.stack([same] * 4), actions)
+    np.testing.assert_array_equal(timesteps.step_type, [[1] * 3, [2] * 3, [0] * 3])
+    np.testing.assert_array_equal(states.last, timesteps.last())
+    again = jax.tree.map(lambda leaf: leaf[-1], timesteps)
+    jax.tree.map(np.testing.assert_array_equal, again, first)
 
 
 def test_auto_reset_is_applied_once():
@@ -83,16 +73,11 @@ def test_auto_reset_is_applied_once():
 
 def test_a_batch_equals_its_members():
     environment = AutoReset(TimeLimit(CartPole(), 20))
-    batch = Batched(environment)
-    first_keys, step_keys = keys(0, 3), keys(1, 50, 3)
-    actions = jax.random.randint(jax.random.key(2), (50, 3), 0, 2)
-    states, first = batch.initial_state(first_keys)
-    _, together = unroll(batch, states, step_keys, actions)
-    assert together.first().sum() > 6
+    actions = np.random.default_rng(0).integers(0, 2, (50, 3), np.int32)
+    first, _, together = play(Batched(environment), keys(0, 51, 3), actions)
+    assert together.first().sum() >= 6
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6)
     for i in range(3):
-        state, timestep = environment.initial_state(first_keys[i])
-        _, alone = unroll(environment, state, step_keys[:, i], actions[:, i])
-        member = jax.tree.map(lambda leaf, i=i: leaf[i], first)
-        chex.assert_trees_all_close(timestep, member)
-        member = jax.tree.map(lambda leaf, i=i: leaf[:, i], together)
-        chex.assert_trees_all_close(alone, member, rtol=1e-4, atol=1e-6)
+        alone = play(environment, keys(0, 51, 3)[:, i], actions[:, i])
+        jax.tree.map(lambda leaf, one, i=i: close(leaf[i], one), first, alone[0])
+        jax.tree.map(lambda leaf, one, i=i: close(leaf[:, i], one), together, alone[2])
