@@ -1,22 +1,29 @@
-# Everything here sets itself up: Python 3.11 or newer and make are enough.
+# Every target sets itself up: Python 3.11 or newer and make are enough.
 
-PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11,$(call usable,$(name))))
-usable = $(shell $(1) -c 'import ensurepip, sys; assert sys.version_info >= (3, 11)' 2>/dev/null && echo $(1))
+# The first Python that will do; `make test PYTHON=/path/to/python3` names another.
+names = python3 python3.13 python3.12 python3.11 python3.14
+usable = $(shell $(1) -c 'import ensurepip, sys; \
+           assert (3, 11) <= sys.version_info < $(before)' 2>/dev/null && echo $(1))
+PYTHON ?= $(firstword $(foreach name,$(names),$(call usable,$(name))) python3)
+before = (4,)
+.venv-oldest/ready: before = (3, 14)
+
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .PHONY: help demo test test-oldest lint clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /make \1 - /p' Makefile
 
-demo: .venv/ready  ## watch two agents learn, in about two minutes
-	.venv/bin/anakin train --agent impala --env catch --folder runs/demo-catch --overwrite
-	.venv/bin/anakin train --agent impala --env cartpole --folder runs/demo-cartpole --overwrite
+demo: .venv/ready  ## watch two agents learn
+	.venv/bin/anakin train --agent impala --env catch --run runs/demo-catch --overwrite
+	.venv/bin/anakin train --agent impala --env cartpole --run runs/demo-cartpole --overwrite
 	@echo "The learning curves: runs/demo-catch/curve.png, runs/demo-cartpole/curve.png"
 
 test: .venv/ready  ## all tests
 	@.venv/bin/pytest -q
 
-test-oldest: .venv-oldest/ready  ## the core tests on the oldest jax that podracer supports
+test-oldest: .venv-oldest/ready  ## the core tests on the oldest jax that we support
 	@.venv-oldest/bin/pytest -q -m core
 
 lint: .venv/ready  ## format and style
@@ -31,8 +38,9 @@ clean:  ## remove the environments and caches, keep the runs
 .venv/ready: requirements/tested.txt
 .venv-oldest/ready: requirements/oldest.txt
 %/ready: pyproject.toml
-	$(if $(call usable,$(PYTHON)),,$(error podracer needs Python 3.11 or newer, with venv; name one: make PYTHON=/path/to/python3))
+	$(if $(call usable,$(PYTHON)),,$(error podracer needs Python 3.11 or newer with venv \
+	  (test-oldest: 3.13 at most); name one: make $(MAKECMDGOALS) PYTHON=/path/to/python3))
 	$(PYTHON) -m venv $*
-	$*/bin/pip install --quiet --requirement $(filter %.txt,$^)
+	$*/bin/pip install --quiet --only-binary :all: --requirement $(filter %.txt,$^)
 	$*/bin/pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@

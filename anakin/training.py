@@ -11,15 +11,14 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from anakin.acting import Actors, append, fold_each, initial_actors, unroll
 from envs_jax.conformance import ProtocolError, check_structure
 from envs_jax.environment import Environment
 from envs_jax.wrappers import Batched, auto_reset
-from podracer import episodes, parallel
+from podracer import episodes, parallel, tally
 from podracer.agent import Agent, Key, LearnerState, Metrics
-from podracer.errors import UserError
+from podracer.errors import UserError, check_at_least_one
 
 
 class State(NamedTuple):
@@ -103,37 +102,24 @@ def unit_keys(state: State) -> tuple[Key, Key]:
 def make_call(step: Callable) -> Callable:
     """(state, number of updates) -> (state, metrics, failures): iterates the unit.
 
-    Metrics are means over updates and cores, taken on the way: their memory does not
-    grow with the length of a call or of a run. `failures` is, for each metric, the
-    first update (counted from 1) at which it was not finite on this core, or 0.
+    Metrics are means over updates and cores; `failures` are a core's own, see `tally`.
     """
 
     def call(state: State, updates: jax.Array):
-        shapes = jax.eval_shape(step, state)[1]
-        sums = jax.tree.map(lambda x: jnp.zeros(x.shape), shapes)
-        failures = jax.tree.map(lambda x: jnp.uint32(0), shapes)
-
         def body(_, carry):
-            state, sums, failures = carry
+            state, counted = carry
             state, metrics = step(state)
-            failures = jax.tree.map(
-                lambda first, x: jnp.where(
-                    (first == 0) & ~jnp.isfinite(x), state.updates, first
-                ),
-                failures,
-                metrics,
-            )
-            return state, jax.tree.map(jnp.add, sums, metrics), failures
+            return state, tally.add(counted, metrics, state.updates)
 
-        state, sums, failures = jax.lax.fori_loop(
-            jnp.uint32(0), updates, body, (state, sums, failures)
+        nothing = tally.initial_state(jax.eval_shape(step, state)[1])
+        state, counted = jax.lax.fori_loop(
+            jnp.uint32(0), updates, body, (state, nothing)
         )
-        metrics = parallel.AVERAGE(jax.tree.map(lambda x: x / updates, sums))
-        finished, episode_metrics = episodes.summary(
-            state.actors.episodes, parallel.AVERAGE
-        )
-        state = state._replace(actors=state.actors._replace(episodes=finished))
-        return state, metrics | episode_metrics, failures
+        running, sums = episodes.collect(state.actors.episodes)
+        state = state._replace(actors=state.actors._replace(episodes=running))
+        metrics = parallel.AVERAGE(tally.means(counted))
+        metrics |= episodes.means(parallel.AVERAGE.total(sums))
+        return state, metrics, counted.failures
 
     return call
 
@@ -207,7 +193,7 @@ def iterate(
         # Reading the metrics waits: never is more than one program in flight.
         metrics = {name: float(x) for name, x in parallel.on_host(metrics).items()}
         seconds = time.perf_counter() - started
-        stop_if_not_finite(failures)
+        tally.stop_if_not_finite(failures)
         yield (
             state,
             metrics
@@ -223,14 +209,9 @@ def iterate(
 
 def check(environment, batch_size, unroll_length, total_steps, cores) -> None:
     """Raises UserError where a run could not start."""
-    sizes = {
-        "batch_size": batch_size,
-        "unroll_length": unroll_length,
-        "total_steps": total_steps,
-    }
-    for name, size in sizes.items():
-        if size < 1:
-            raise UserError(f"{name} is {size}; it must be at least 1")
+    check_at_least_one(
+        batch_size=batch_size, unroll_length=unroll_length, total_steps=total_steps
+    )
     if batch_size % cores:
         raise UserError(
             f"batch_size is {batch_size}, which {cores} cores cannot share equally: "
@@ -240,16 +221,3 @@ def check(environment, batch_size, unroll_length, total_steps, cores) -> None:
         check_structure(environment)
     except ProtocolError as error:
         raise UserError(str(error)) from error
-
-
-def stop_if_not_finite(failures: dict[str, jax.Array]) -> None:
-    """Raises FloatingPointError with the first update that failed, and its terms."""
-    firsts = {name: np.asarray(x) for name, x in failures.items()}  # [cores] each
-    firsts = {name: min(x[x > 0]) for name, x in firsts.items() if x.any()}
-    if firsts:
-        update = min(firsts.values())
-        terms = [name for name, first in firsts.items() if first == update]
-        raise FloatingPointError(
-            f"update {update}: {', '.join(terms)} is not finite; the metrics up to the "
-            "call before are good. A smaller learning rate or reward clipping may help"
-        )

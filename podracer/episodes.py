@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 
 from podracer.agent import Metrics
-from podracer.parallel import Average
 
 
 class Episodes(NamedTuple):
@@ -40,26 +39,32 @@ def step(state: Episodes, timestep: dm_env.TimeStep) -> Episodes:
     )
 
 
-def summary(state: Episodes, average: Average) -> tuple[Episodes, Metrics]:
-    """Episodes finished on all cores since the last summary, and their means.
+class Sums(NamedTuple):
+    """Over the episodes that finished: add those of several batches together."""
 
-    Returns the state with its sums at zero, and `episodes` (a count), `episode_return`
-    and `episode_length` (means, NaN where no episode finished).
-    """
-    sums = average(
-        (
-            jnp.sum(state.finished).astype(jnp.float32),
-            jnp.sum(state.return_sum),
-            jnp.sum(state.length_sum).astype(jnp.float32),
+    finished: jax.Array  # float32 []
+    return_sum: jax.Array  # float32 []
+    length_sum: jax.Array  # float32 []
+
+
+def collect(state: Episodes) -> tuple[Episodes, Sums]:
+    """What finished since the last time, and the state with that forgotten."""
+    sums = Sums(
+        *(
+            jnp.sum(x).astype(jnp.float32)
+            for x in (state.finished, state.return_sum, state.length_sum)
         )
     )
-    finished, return_sum, length_sum = sums
-    metrics = {
-        "episodes": finished * average.cores,
-        "episode_return": return_sum / finished,
-        "episode_length": length_sum / finished,
-    }
     fresh = initial_state(state.finished.shape[0])
     return fresh._replace(
         episode_return=state.episode_return, episode_length=state.episode_length
-    ), metrics
+    ), sums
+
+
+def means(sums: Sums) -> Metrics:
+    """`episodes` (a count), and their mean return and length (NaN where none finished)."""
+    return {
+        "episodes": sums.finished,
+        "episode_return": jnp.divide(sums.return_sum, sums.finished),
+        "episode_length": jnp.divide(sums.length_sum, sums.finished),
+    }

@@ -15,3 +15,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
     guess = f" did you mean {close[0]!r}?" if close else ""
     few = f" known: {', '.join(known)}" if len(known) <= 12 else ""
     return f";{guess}{few}" if guess or few else ""
+
+
+def check_at_least_one(**numbers: int) -> None:
+    """Raises UserError for the first number that is not positive."""
+    for name, number in numbers.items():
+        if number < 1:
+            raise UserError(f"{name} is {number}; it must be at least 1")

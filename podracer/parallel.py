@@ -1,10 +1,11 @@
 """Cores: the only room that names a mesh, an axis or a sharding (arXiv:2104.06272, Fig 2).
 
 A program written for one core is replicated over many by `over_cores`. What an argument
-or a result is to the cores is said by one of three words:
+or a result is to the cores is said by one of four words:
 
 * SHARED: the same on every core, bit for bit;
 * BATCH: a batch, split over the cores along its first axis;
+* SEQUENCE: time first, split over the cores along the second axis, its batch;
 * LOCAL: a core's own; outside the program it has a leading axis, one entry a core.
 """
 
@@ -13,19 +14,22 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from podracer.errors import UserError
 
 CORE = "core"
-SHARED, BATCH, LOCAL = "shared", "batch", "local"
+SHARED, BATCH, SEQUENCE, LOCAL = "shared", "batch", "sequence", "local"
 _SPECS = {
     SHARED: PartitionSpec(),
     BATCH: PartitionSpec(CORE),
+    SEQUENCE: PartitionSpec(None, CORE),
     LOCAL: PartitionSpec(CORE),
 }
+_AXES = {BATCH: 0, SEQUENCE: 1}
 
 
 class Average(NamedTuple):
@@ -73,6 +77,11 @@ def use_cpu_cores(count: int | None = None) -> None:
     jax.config.update("jax_num_cpu_devices", count or os.cpu_count())
 
 
+def mesh_of(devices: list[jax.Device]) -> Mesh:
+    """A mesh of these cores, in this order."""
+    return Mesh(np.array(devices), (CORE,))
+
+
 def make_mesh(cores: int | None = None) -> Mesh:
     """A mesh of the first `cores` cores, by default all; UserError if there are fewer."""
     devices = jax.devices()
@@ -82,7 +91,7 @@ def make_mesh(cores: int | None = None) -> Mesh:
             f"cores is {cores}; this program sees {len(devices)} "
             f"({devices[0].platform}): choose 1 to {len(devices)}"
         )
-    return Mesh(np.array(devices[:cores]), (CORE,))
+    return mesh_of(devices[:cores])
 
 
 def over_cores(
@@ -115,6 +124,54 @@ def over_cores(
         check_vma=False,
     )
     return jax.jit(mapped, donate_argnums=donate)
+
+
+def split(tree: Any, layout: Any, parts: int) -> list[Any]:
+    """Equal parts of the batch in a tree of BATCH and SEQUENCE leaves."""
+
+    def part(i: int) -> Any:
+        def cut(word, subtree):
+            axis = _AXES[word]
+            return jax.tree.map(lambda x: jnp.split(x, parts, axis)[i], subtree)
+
+        return jax.tree.map(cut, layout, tree)
+
+    return [part(i) for i in range(parts)]
+
+
+def join(parts: list[Any], layout: Any, mesh: Mesh) -> Any:
+    """One tree over the mesh, made of a part for each of this host's cores.
+
+    The parts go straight to their cores, and are not copied again.
+    """
+    parts = [
+        jax.device_put(part, device)
+        for part, device in zip(parts, mesh.local_devices, strict=True)
+    ]
+
+    def whole(word, *subtrees):
+        sharding = NamedSharding(mesh, _SPECS[word])
+        axis = _AXES[word]
+
+        def leaf(*shards):
+            shape = list(shards[0].shape)
+            shape[axis] *= mesh.size
+            return jax.make_array_from_single_device_arrays(
+                tuple(shape), sharding, list(shards)
+            )
+
+        return jax.tree.map(leaf, *subtrees)
+
+    return jax.tree.map(whole, layout, *parts)
+
+
+def on_device(tree: Any, device: jax.Device) -> Any:
+    """A SHARED tree copied to one device, never the memory it was in before.
+
+    Were it shared, an update that reuses the learner's memory would delete it.
+    """
+    shards = jax.tree.map(lambda x: x.addressable_shards[0].data, tree)
+    return jax.device_put(shards, device, may_alias=False)
 
 
 def on_host(tree: Any) -> Any:

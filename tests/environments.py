@@ -56,5 +56,3 @@ class Explosive(Counter):
         state, timestep = super().step(key, state, action)
         reward = jnp.where(state >= self.at, jnp.nan, 0.0)
         return state, timestep._replace(reward=reward)
-
-

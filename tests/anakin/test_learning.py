@@ -63,9 +63,7 @@ def test_cartpole_with_five_seeds():
         _, returns = learn(
             envs_jax.make("cartpole"),
             networks.Config(),
-            impala.Config(
-                learning_rate=2e-3, entropy_cost=0.01, total_steps=1_000_000
-            ),
+            impala.Config(learning_rate=2e-3, entropy_cost=0.01, total_steps=1_000_000),
             seed=seed,
             batch_size=32,
             unroll_length=16,

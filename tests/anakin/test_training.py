@@ -58,7 +58,9 @@ def test_row_t_of_a_trajectory_is_row_0_of_the_next():
             before.timesteps,
             after.timesteps,
         )
-    seen = np.concatenate([x.timesteps.observation[:-1, 0, 0] for x in (one, two, three)])
+    seen = np.concatenate(
+        [x.timesteps.observation[:-1, 0, 0] for x in (one, two, three)]
+    )
     np.testing.assert_array_equal(seen, [0, 1, 2, 3, 4, 5, 0, 1, 2])
     rewards = np.concatenate([x.timesteps.reward[1:, 0] for x in (one, two, three)])
     np.testing.assert_array_equal(rewards, [1, 2, 3, 4, 5, 0, 1, 2, 3])
@@ -224,7 +226,9 @@ def test_steps_are_counted_past_32_bits(monkeypatch):
     """Two updates of 2^31 steps each; nothing of that size is computed."""
     environment = Counter()
     monkeypatch.setattr(
-        training, "make_online_step", lambda *_: lambda s: (s._replace(updates=s.updates + 1), {})
+        training,
+        "make_online_step",
+        lambda *_: lambda s: (s._replace(updates=s.updates + 1), {}),
     )
     state, metrics = last(
         train(environment, batch_size=8, unroll_length=2**28, total_steps=2**32)
@@ -275,7 +279,9 @@ def test_nan_stops_the_run_with_the_update_and_the_term():
     environment = Explosive(length=100, at=10)
     calls = train(environment, total_steps=64 * 8, updates_per_call=1, cores=2)
     good = []
-    with pytest.raises(FloatingPointError, match=r"update 3: .*loss/value.* not finite"):
+    with pytest.raises(
+        FloatingPointError, match=r"update 3: .*loss/value.* not finite"
+    ):
         for _, metrics in calls:
             good.append(metrics)
     assert len(good) == 2 and all(np.isfinite(m["loss/value"]) for m in good)

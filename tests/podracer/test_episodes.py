@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from podracer import episodes, parallel
+from podracer import episodes
 
 FIRST, MID, LAST = dm_env.StepType
 
@@ -21,22 +21,27 @@ def run(step_types, rewards):
     return state
 
 
+def collect(state):
+    state, sums = episodes.collect(state)
+    return state, episodes.means(sums)
+
+
 @pytest.mark.core
 def test_an_episode_is_counted_once_and_the_next_one_starts_at_zero():
     state = run([MID, LAST, FIRST, MID, MID, LAST, FIRST], [1.0, 2, 0, 3, 4, 5, 0])
-    state, metrics = episodes.summary(state, parallel.AVERAGE)
+    state, metrics = collect(state)
     assert float(metrics["episodes"]) == 2
     assert float(metrics["episode_return"]) == (3 + 12) / 2
     assert float(metrics["episode_length"]) == (2 + 3) / 2
     assert float(state.episode_return[0]) == 0
 
 
-def test_a_running_episode_survives_a_summary():
+def test_a_running_episode_survives_a_count():
     state = run([MID, MID], [1.0, 1.0])
-    state, metrics = episodes.summary(state, parallel.AVERAGE)
+    state, metrics = collect(state)
     assert float(metrics["episodes"]) == 0
     assert np.isnan(float(metrics["episode_return"]))
     last = dm_env.TimeStep(jnp.array([int(LAST)]), jnp.ones(1), jnp.zeros(1), None)
-    _, metrics = episodes.summary(episodes.step(state, last), parallel.AVERAGE)
+    _, metrics = collect(episodes.step(state, last))
     assert float(metrics["episode_return"]) == 3
     assert float(metrics["episode_length"]) == 3

@@ -70,7 +70,9 @@ def case_two():
     timesteps = dm_env.TimeStep(
         jnp.full((4, 2), MID), reward, discount, jnp.zeros((4, 2))
     )
-    outputs = ActorOutput(jnp.array([[0, 0], [2, 1], [1, 2]]), jnp.array(MU, jnp.float32))
+    outputs = ActorOutput(
+        jnp.array([[0, 0], [2, 1], [1, 2]]), jnp.array(MU, jnp.float32)
+    )
     logits = jnp.concatenate([jnp.array(PI, jnp.float32), jnp.zeros((1, 2, 3))])
     value = jnp.array([[0.3, 0.1], [0.2, -0.2], [0.4, 0.6], [0.5, -0.3]])
     return networks.Predictions(logits, value), Trajectory(timesteps, outputs, ())

@@ -206,7 +206,5 @@ def test_reward_clipping():
         [-1.446041, -0.296063, 0, 0.986877, 4.820138],
         atol=1e-5,
     )
-    np.testing.assert_allclose(
-        losses.clip_reward(reward, "abs_one"), [-1, -1, 0, 1, 1]
-    )
+    np.testing.assert_allclose(losses.clip_reward(reward, "abs_one"), [-1, -1, 0, 1, 1])
     np.testing.assert_allclose(losses.clip_reward(reward, "none"), reward)

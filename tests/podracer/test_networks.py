@@ -60,7 +60,9 @@ def test_memory_starts_from_zero_at_first_and_only_there():
     timesteps = some_timesteps([MID, FIRST, MID])
     fresh = network.initial_memory(2)
     other = jax.tree.map(lambda x: x + 1.0, fresh)
-    a, b = (network.unroll(params, memory, timesteps).value for memory in (fresh, other))
+    a, b = (
+        network.unroll(params, memory, timesteps).value for memory in (fresh, other)
+    )
     assert (a[0] != b[0]).all()
     np.testing.assert_array_equal(a[1:], b[1:])
 

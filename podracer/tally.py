@@ -1,0 +1,61 @@
+"""Means of metrics taken on the device, and since when one of them is not finite."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from podracer.agent import Metrics
+
+
+class Tally(NamedTuple):
+    """What has been added up; its memory does not grow with the number of updates."""
+
+    sums: Metrics
+    count: jax.Array  # uint32 []
+    failures: Metrics  # uint32 [] the first update, from 1, that was not finite; or 0
+
+
+def initial_state(metrics: Metrics) -> Tally:
+    """Nothing; `metrics` may be shapes only."""
+    return Tally(
+        jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics),
+        jnp.uint32(0),
+        jax.tree.map(lambda _: jnp.uint32(0), metrics),
+    )
+
+
+def add(tally: Tally, metrics: Metrics, update: jax.Array) -> Tally:
+    """Adds the metrics of an update, counted from 1."""
+
+    def failure(first, x):
+        return jnp.where((first == 0) & ~jnp.isfinite(x), update, first)
+
+    return Tally(
+        jax.tree.map(jnp.add, tally.sums, metrics),
+        tally.count + 1,
+        jax.tree.map(failure, tally.failures, metrics),
+    )
+
+
+def means(tally: Tally) -> Metrics:
+    """The mean of each metric over what was added."""
+    return jax.tree.map(lambda x: x / tally.count, tally.sums)
+
+
+def stop_if_not_finite(failures: Metrics) -> None:
+    """Raises FloatingPointError with the first update that failed, and its terms.
+
+    `failures` may have any shape, such as one entry a core.
+    """
+    firsts = {name: np.asarray(x) for name, x in failures.items()}
+    firsts = {name: x[x > 0].min() for name, x in firsts.items() if x.any()}
+    if firsts:
+        update = min(firsts.values())
+        terms = [name for name, first in firsts.items() if first == update]
+        raise FloatingPointError(
+            f"update {update}: {', '.join(terms)} not finite; what was recorded before "
+            "is good. Look for a reward or observation that is not, or a smaller "
+            "learning rate"
+        )

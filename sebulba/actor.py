@@ -1,0 +1,156 @@
+"""An actor: a thread that steps host environments, and a core that answers them."""
+
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import dm_env
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from podracer import episodes, parallel
+from podracer.agent import Agent, Key, Trajectory
+from sebulba.transport import Closed, Handed, ParameterServer, TrajectoryQueue
+
+LAYOUT = Trajectory(parallel.SEQUENCE, parallel.SEQUENCE, parallel.BATCH)
+
+
+class Unroll(NamedTuple):
+    """A trajectory in the making, on the actor's core: written in place, row by row."""
+
+    timesteps: dm_env.TimeStep  # [T, B, ...] the rows before `row` are good
+    outputs: Any  # [T, B, ...] likewise
+    row: jax.Array  # int32 []
+    first_actor_state: Any  # [B, ...] before row 0
+    actor_state: Any  # [B, ...] before `row`
+    episodes: episodes.Episodes  # [B, ...]
+    key: Key  # never changes; every random number is drawn from it and `steps`
+    steps: jax.Array  # uint32 [], since the actor's start
+
+
+class Programs(NamedTuple):
+    """What runs on the actors' cores: one compilation a core, for all its threads."""
+
+    # (params, key, timestep [B, ...]) -> Unroll
+    start: Callable[..., Unroll]
+    # (params, unroll, timestep) -> (unroll, action): one decision, made and stored
+    step: Callable[..., tuple[Unroll, jax.Array]]
+    # (unroll, timestep) -> (unroll, Trajectory parts, Sums of finished episodes)
+    finish: Callable[..., tuple[Unroll, list[Trajectory], episodes.Sums]]
+
+
+def make_programs(agent: Agent, unroll_length: int, parts: int) -> Programs:
+    """The programs; a finished trajectory is split along its batch into `parts`."""
+
+    def decide(params, key, steps, actor_state, timestep):
+        keys = jax.random.split(jax.random.fold_in(key, steps), timestep.reward.size)
+        return agent.actor_step(keys, params, actor_state, timestep)
+
+    def start(params, key, timestep):
+        batch_size = timestep.reward.size
+        steps = jnp.uint32(0)
+        actor_state = agent.initial_actor_state(batch_size)
+        shapes = jax.eval_shape(decide, params, key, steps, actor_state, timestep)
+        timesteps, outputs = jax.tree.map(
+            lambda x: jnp.zeros((unroll_length, *x.shape), x.dtype),
+            (timestep, shapes[1]),
+        )
+        return Unroll(
+            timesteps,
+            outputs,
+            jnp.int32(0),
+            actor_state,
+            actor_state,
+            episodes.initial_state(batch_size),
+            key,
+            steps,
+        )
+
+    def step(params, unroll, timestep):
+        actor_state, output = decide(
+            params, unroll.key, unroll.steps, unroll.actor_state, timestep
+        )
+        timesteps, outputs = jax.tree.map(
+            lambda rows, x: rows.at[unroll.row].set(x),
+            (unroll.timesteps, unroll.outputs),
+            (timestep, output),
+        )
+        unroll = unroll._replace(
+            timesteps=timesteps,
+            outputs=outputs,
+            row=unroll.row + 1,
+            actor_state=actor_state,
+            episodes=episodes.step(unroll.episodes, timestep),
+            steps=unroll.steps + 1,
+        )
+        return unroll, output.action
+
+    def finish(unroll, timestep):
+        timesteps = jax.tree.map(
+            lambda rows, x: jnp.concatenate([rows, x[None]]), unroll.timesteps, timestep
+        )
+        trajectory = Trajectory(timesteps, unroll.outputs, unroll.first_actor_state)
+        counted, sums = episodes.collect(unroll.episodes)
+        unroll = unroll._replace(
+            row=jnp.int32(0), first_actor_state=unroll.actor_state, episodes=counted
+        )
+        return unroll, parallel.split(trajectory, LAYOUT, parts), sums
+
+    return Programs(
+        jax.jit(start),
+        jax.jit(step, donate_argnums=1),
+        jax.jit(finish, donate_argnums=0),
+    )
+
+
+class Actor(threading.Thread):
+    """Acts with the newest parameters in one batch of host environments, until closed.
+
+    An error closes the queue with itself, so that the learner raises it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        environment: Any,
+        device: jax.Device,
+        programs: Programs,
+        unroll_length: int,
+        key: Key,
+        server: ParameterServer,
+        queue: TrajectoryQueue,
+    ):
+        super().__init__(name=name, daemon=True)  # a hanging simulator holds no exit up
+        self._environment, self._device = environment, device
+        self._programs, self._unroll_length, self._key = programs, unroll_length, key
+        self._server, self._queue = server, queue
+
+    def run(self) -> None:
+        try:
+            self._act()
+        except Closed:
+            pass
+        except BaseException as error:  # noqa: BLE001 the learner raises it
+            self._queue.close(error)
+        finally:
+            self._environment.close()
+
+    def _act(self) -> None:
+        start, step, finish = self._programs
+        timestep = self._to_core(self._environment.reset())
+        params, _ = self._server.latest(self._device)
+        unroll = start(params, jax.device_put(self._key, self._device), timestep)
+        while True:
+            number = self._queue.begin()
+            versions = []
+            for _ in range(self._unroll_length):
+                params, version = self._server.latest(self._device)
+                unroll, action = step(params, unroll, timestep)
+                timestep = self._to_core(self._environment.step(np.asarray(action)))
+                versions.append(version)
+            unroll, parts, sums = finish(unroll, timestep)
+            self._queue.put(number, Handed(parts, sums, np.array(versions)))
+
+    def _to_core(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
+        return jax.device_put(timestep, self._device)

@@ -1,0 +1,55 @@
+"""Who acts and who learns: disjoint sets of cores (arXiv:2104.06272, Fig 3)."""
+
+from typing import NamedTuple
+
+import jax
+
+from podracer.errors import UserError, check_at_least_one
+
+LEARNERS_AN_ACTOR = 3  # what the paper finds for model-free agents
+
+
+class Cores(NamedTuple):
+    """The cores of this host by what they do; a single core does both."""
+
+    actors: list[jax.Device]
+    learners: list[jax.Device]
+
+    def __str__(self) -> str:
+        kind = self.actors[0].platform
+        if self.actors == self.learners:
+            return f"one {kind} core acts and learns"
+        return f"{len(self.actors)} {kind} cores act, {len(self.learners)} learn"
+
+
+def split(
+    devices: list[jax.Device], actors: int | None = None, learners: int | None = None
+) -> Cores:
+    """The first cores act and the next ones learn; by default three learn for each.
+
+    Args:
+      devices: the cores of this host.
+      actors: how many act; by default a quarter of those not learning, at least one.
+      learners: how many learn; by default all that do not act.
+
+    Raises:
+      UserError: there are not so many cores, or none is left.
+    """
+    check_at_least_one(
+        actor_cores=1 if actors is None else actors,
+        learner_cores=1 if learners is None else learners,
+    )
+    count = len(devices)
+    if count == 1 and (actors or 1) == (learners or 1) == 1:
+        return Cores(devices, devices)
+    if actors is None:
+        wanted = count // (1 + LEARNERS_AN_ACTOR) if learners is None else count
+        actors = max(1, min(wanted, count - (learners or 1)))
+    if learners is None:
+        learners = max(1, count - actors)
+    if actors + learners > count:
+        raise UserError(
+            f"actor_cores is {actors} and learner_cores {learners}, but this host has "
+            f"{count}: choose at most {count} in all"
+        )
+    return Cores(devices[:actors], devices[actors : actors + learners])

@@ -1,0 +1,106 @@
+"""The learner: the same updates on every learner core, from the parts of a trajectory."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from podracer import parallel, tally
+from podracer.agent import Agent, Key, LearnerState, Metrics, Trajectory
+from sebulba.actor import LAYOUT as TRAJECTORY
+
+
+class State(NamedTuple):
+    """Everything there is to a run, but for the environments on the host."""
+
+    learner: LearnerState
+    key: Key  # never changes; every random number is drawn from it and `updates`
+    updates: jax.Array  # uint32 []
+
+
+LAYOUT = State(
+    LearnerState(parallel.SHARED, parallel.LOCAL), parallel.SHARED, parallel.SHARED
+)
+
+
+class Learner:
+    """Owns the state on the learner cores, and learns from one trajectory at a time.
+
+    Args:
+      agent: any agent.
+      cores: the learner cores of this host.
+      updates_per_trajectory: each from an equal part of its batch, so that actors may
+        act in larger batches than learners learn from (arXiv:2104.06272, "Sebulba").
+      key: of everything random in the learner.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        cores: list[jax.Device],
+        updates_per_trajectory: int,
+        key: Key,
+    ):
+        self._agent, self._pieces = agent, updates_per_trajectory
+        self._mesh = parallel.mesh_of(cores)
+        self._learn = self._over_cores(
+            self._learn_on_core,
+            inputs=(LAYOUT, parallel.SHARED, TRAJECTORY),
+            outputs=(LAYOUT, parallel.SHARED, parallel.SHARED),
+            donate=(0, 1),
+        )
+        self._tally: tally.Tally | None = None
+        self.updates = 0  # since the start of the run
+        self.state, self.params = self._over_cores(
+            self._start_on_core,
+            inputs=(parallel.SHARED,),
+            outputs=(LAYOUT, parallel.SHARED),
+        )(key)
+
+    def learn(self, parts: list[Trajectory]) -> None:
+        """Learns from a trajectory, one part a core; renews `state` and `params`."""
+        trajectory = parallel.join(parts, TRAJECTORY, self._mesh)
+        if self._tally is None:
+            self._tally = self._nothing(trajectory)
+        self.state, self._tally, self.params = self._learn(
+            self.state, self._tally, trajectory
+        )
+        self.updates += self._pieces
+
+    def metrics(self) -> Metrics:
+        """Means since the last time; FloatingPointError where one is not finite."""
+        counted, self._tally = parallel.on_host(self._tally), None
+        tally.stop_if_not_finite(counted.failures)
+        return tally.means(counted)
+
+    def _over_cores(self, function, **options):
+        return parallel.over_cores(function, self._mesh, **options)
+
+    def _start_on_core(self, key: Key):
+        learner_key, run_key = jax.random.split(key)
+        learner = self._agent.initial_learner_state(learner_key)
+        state = State(learner, run_key, jnp.uint32(0))
+        return state, self._agent.actor_params(learner)
+
+    def _learn_on_core(self, state: State, counted: tally.Tally, trajectory):
+        def update(carry, piece: Trajectory):
+            state, counted = carry
+            learner, metrics = self._update(state, piece)
+            state = State(learner, state.key, state.updates + 1)
+            counted = tally.add(counted, parallel.AVERAGE(metrics), state.updates)
+            return (state, counted), None
+
+        pieces = parallel.split(trajectory, TRAJECTORY, self._pieces)
+        stacked = jax.tree.map(lambda *x: jnp.stack(x), *pieces)
+        (state, counted), _ = jax.lax.scan(update, (state, counted), stacked)
+        return state, counted, self._agent.actor_params(state.learner)
+
+    def _update(self, state: State, piece: Trajectory):
+        key = parallel.core_key(jax.random.fold_in(state.key, state.updates))
+        return self._agent.learner_step(key, state.learner, piece)
+
+    def _nothing(self, trajectory: Trajectory) -> tally.Tally:
+        metrics = jax.eval_shape(self._update, self.state, trajectory)[1]
+        return self._over_cores(
+            lambda: tally.initial_state(metrics), inputs=(), outputs=parallel.SHARED
+        )()

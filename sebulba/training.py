@@ -1,0 +1,171 @@
+"""Sebulba: environments on the host, actor cores, learner cores (arXiv:2104.06272).
+
+Actor threads step batches of host environments and their core answers them;
+trajectories go from core to core to the learner, parameters come back. Whoever iterates
+over `train` is the learner's thread: nothing is learned between two reports.
+"""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import jax
+
+from podracer.agent import Agent
+from podracer.errors import UserError, check_at_least_one
+from sebulba.actor import Actor, make_programs
+from sebulba.cores import Cores
+from sebulba.learner import Learner, State
+from sebulba.report import Report
+from sebulba.transport import ParameterServer, TrajectoryQueue
+
+STOP_SECONDS = 5.0  # for all threads to end
+
+
+def train(
+    agent: Agent,
+    make_environment: Callable[[int], Any],
+    *,
+    unroll_length: int,
+    total_steps: int,
+    cores: Cores,
+    threads_per_core: int = 2,
+    updates_per_trajectory: int = 1,
+    max_lag: int | None = None,
+    late: Literal["wait", "drop"] = "wait",
+    seed: int = 0,
+    trajectories_per_report: int | None = None,
+) -> Iterator[tuple[State, dict[str, float]]]:
+    """Trains, and yields the learner's state and what happened since the last report.
+
+    A yielded state is good until the next one is asked for: its memory is used again.
+
+    Args:
+      agent: any agent, the same as Anakin's.
+      make_environment: (number of the actor thread) -> its batch of host environments.
+      unroll_length: environment steps in a trajectory.
+      total_steps: environment steps to learn from, rounded up to whole trajectories.
+      cores: who acts and who learns.
+      threads_per_core: actor threads that share a core; while one steps its
+        environments, the core answers another.
+      updates_per_trajectory: learner updates, each from an equal part of the batch.
+      max_lag: updates that may lie between acting and learning; None sets no bound:
+        the newest parameters win, as in the paper. 0 with one actor thread is lock-step
+        and repeats bit for bit.
+      late: what keeps to `max_lag`: actors wait, or late trajectories are dropped.
+      seed: of the agent; environments have their own.
+      trajectories_per_report: between two yields; by default a hundredth of the run.
+
+    Raises:
+      UserError: an argument is impossible.
+      FloatingPointError: a metric is no longer finite; says which, and since when.
+      TimeoutError: nothing moved for minutes.
+      Exception: what an environment raised, with its traceback.
+    """
+    check_at_least_one(
+        unroll_length=unroll_length,
+        total_steps=total_steps,
+        threads_per_core=threads_per_core,
+        updates_per_trajectory=updates_per_trajectory,
+    )
+    threads = threads_per_core * len(cores.actors)
+    environments = [make_environment(number) for number in range(threads)]
+    batch_size = environments[0].batch_size
+    check_split(batch_size, len(cores.learners), updates_per_trajectory)
+
+    learner_key, *actor_keys = jax.random.split(jax.random.key(seed), 1 + threads)
+    learner = Learner(agent, cores.learners, updates_per_trajectory, learner_key)
+    server = ParameterServer(cores.actors)
+    waits = max_lag is not None and late == "wait"
+    queue = TrajectoryQueue(
+        capacity=threads, max_lag=max_lag // updates_per_trajectory if waits else None
+    )
+    programs = make_programs(agent, unroll_length, len(cores.learners))
+    actors = [
+        Actor(
+            f"actor {number}",
+            environments[number],
+            cores.actors[number % len(cores.actors)],
+            programs,
+            unroll_length,
+            key,
+            server,
+            queue,
+        )
+        for number, key in enumerate(actor_keys)
+    ]
+    steps = batch_size * unroll_length
+    trajectories = -(-total_steps // steps)
+    return learn(
+        learner,
+        server,
+        queue,
+        actors,
+        steps,
+        trajectories,
+        trajectories_per_report or max(1, trajectories // 100),
+        max_lag if late == "drop" else None,
+    )
+
+
+def learn(
+    learner: Learner,
+    server: ParameterServer,
+    queue: TrajectoryQueue,
+    actors: list[Actor],
+    steps: int,
+    trajectories: int,
+    per_report: int,
+    drop_lag: int | None,
+) -> Iterator[tuple[State, dict[str, float]]]:
+    """The learner's loop: a trajectory of `steps` steps in, parameters out."""
+    server.publish(learner.params, learner.updates)
+    report = Report(queue, len(actors), steps)
+    with running(actors, queue):
+        done = 0
+        while done < trajectories:
+            handed = queue.get()
+            lag = learner.updates - handed.versions
+            if drop_lag is not None and lag.max() > drop_lag:
+                report.dropped()
+                continue
+            learner.learn(handed.parts)
+            server.publish(learner.params, learner.updates)
+            queue.learned()
+            report.learned(handed, lag)
+            done += 1
+            if done % per_report == 0 or done == trajectories:
+                yield learner.state, report.row(learner)
+
+
+@contextlib.contextmanager
+def running(actors: list[Actor], queue: TrajectoryQueue) -> Iterator[None]:
+    """Actor threads that end with the block, whatever ends it."""
+    for actor in actors:
+        actor.start()
+    try:
+        yield
+    finally:
+        queue.close()
+        deadline = time.monotonic() + STOP_SECONDS
+        for actor in actors:
+            actor.join(max(0.0, deadline - time.monotonic()))
+        hanging = ", ".join(actor.name for actor in actors if actor.is_alive())
+        if hanging:
+            print(
+                f"still in a step of their environments: {hanging}; they end with the "
+                "process",
+                file=sys.stderr,
+            )
+
+
+def check_split(batch_size: int, learners: int, updates: int) -> None:
+    """Raises UserError where a batch cannot be shared equally."""
+    if batch_size % (learners * updates):
+        raise UserError(
+            f"batch_size is {batch_size}, which {learners} learner cores and {updates} "
+            "updates a trajectory cannot share equally: choose a multiple of "
+            f"{learners * updates}"
+        )

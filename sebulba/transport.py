@@ -1,0 +1,122 @@
+"""What goes between actors and learner: trajectories one way, parameters the other.
+
+Only references pass; the arrays stay on their cores until the learner takes them.
+"""
+
+import threading
+import time
+from collections import deque
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from podracer import parallel
+
+PATIENCE = 600.0  # seconds that anybody waits before something must be broken
+
+
+class Closed(Exception):
+    """The run is over; whoever waits shall go home."""
+
+
+class ParameterServer:
+    """The newest actor parameters, on every actor core."""
+
+    def __init__(self, devices: list[jax.Device]):
+        self._devices = devices
+        self._latest: tuple[dict, int] = ({}, -1)
+
+    def publish(self, params: Any, version: int) -> None:
+        """Copies a SHARED tree to the actor cores; `version` counts learner updates."""
+        copies = {d: parallel.on_device(params, d) for d in self._devices}
+        self._latest = (jax.block_until_ready(copies), version)  # swapped at once
+
+    def latest(self, device: jax.Device) -> tuple[Any, int]:
+        """The parameters on that core, and their version."""
+        copies, version = self._latest
+        return copies[device], version
+
+
+class Handed(NamedTuple):
+    """A trajectory on its way."""
+
+    parts: list[Any]  # one Trajectory a learner core, still on the actor's core
+    episodes: Any  # Sums of the episodes that finished in it
+    versions: np.ndarray  # [T] of the parameters that each step was acted with
+
+
+class TrajectoryQueue:
+    """A bounded queue that can also keep learner and actors in step.
+
+    Without `max_lag` trajectories are learned in the order in which they are finished,
+    and an actor waits where `capacity` of them lie ready. With it they are learned in
+    the order in which they were begun, and an actor begins one only if no more than
+    `max_lag` others are on their way: so none is older than that many updates.
+    """
+
+    def __init__(self, capacity: int, max_lag: int | None = None):
+        self._capacity, self._max_lag = capacity, max_lag
+        self._ready: deque[tuple[int, Handed]] = deque()
+        self._begun = self._learned = 0
+        self._change = threading.Condition()
+        self._closed: BaseException | None = None
+        self.actors_waited = self.learner_waited = 0.0  # seconds
+
+    def begin(self) -> int:
+        """An actor begins a trajectory: its number. Waits while others must go first."""
+        with self._change:
+            if self._max_lag is not None:
+                self.actors_waited += self._wait(
+                    lambda: self._begun - self._learned <= self._max_lag
+                )
+            self._begun += 1
+            return self._begun - 1
+
+    def put(self, number: int, handed: Handed) -> None:
+        """Hands a finished trajectory over; waits while there is no space."""
+        with self._change:
+            if self._max_lag is None:
+                self.actors_waited += self._wait(
+                    lambda: len(self._ready) < self._capacity
+                )
+            self._ready.append((number, handed))
+            self._change.notify_all()
+
+    def get(self) -> Handed:
+        """The next trajectory to learn from; waits for it."""
+        with self._change:
+            self.learner_waited += self._wait(lambda: self._next() is not None)
+            item = self._next()
+            self._ready.remove(item)
+            self._change.notify_all()
+            return item[1]
+
+    def learned(self) -> None:
+        """The last trajectory that was got is learned, and its parameters are out."""
+        with self._change:
+            self._learned += 1
+            self._change.notify_all()
+
+    def close(self, reason: BaseException | None = None) -> None:
+        """Ends all waiting, now and later, with the first reason given."""
+        with self._change:
+            self._closed = self._closed or reason or Closed()
+            self._change.notify_all()
+
+    def _next(self) -> tuple[int, Handed] | None:
+        if self._max_lag is None:
+            return self._ready[0] if self._ready else None
+        return next((x for x in self._ready if x[0] == self._learned), None)
+
+    def _wait(self, condition) -> float:
+        """Waits for a change that makes it true; the seconds it took."""
+        started = time.perf_counter()
+        self._change.wait_for(lambda: self._closed or condition(), PATIENCE)
+        if self._closed:
+            raise self._closed
+        if not condition():
+            raise TimeoutError(
+                f"nothing moved for {PATIENCE:.0f} s: an environment or a core hangs"
+            )
+        return time.perf_counter() - started
