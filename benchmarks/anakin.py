@@ -1,0 +1,202 @@
+"""Anakin's speed beside the speed of its parts, all measured in one run.
+
+    python -m benchmarks.anakin [--envs catch cartpole] [--cores 1 2] [--seconds 1]
+
+For each environment, batch size and unroll length: steps/s of the environment alone
+(random actions), of acting (environment and policy), of learning alone (from a fixed
+trajectory) and of training. Training shares the acting forward pass with the update, so
+its limit is environment and learning, one after the other; `share` is how much of that
+it reaches. Then the memory of a process against the length of its run.
+"""
+
+import dataclasses
+import itertools
+import os
+import resource
+import time
+from collections.abc import Callable, Iterator
+
+import jax
+import jax.numpy as jnp
+import rich.console
+import rich.table
+import tyro
+
+import anakin
+import envs_jax
+from anakin import acting, training
+from envs_jax import Batched, auto_reset
+from podracer import networks, parallel
+from podracer.agent import ActorOutput, Trajectory
+from podracer.agents import impala
+from podracer.metrics import human
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """What to measure."""
+
+    envs: tuple[str, ...] = ("catch", "cartpole")
+    batch_sizes: tuple[int, ...] = (64, 512, 2_048, 8_192)
+    unroll_lengths: tuple[int, ...] = (16, 32, 128)
+    cores: tuple[int, ...] = (1, os.cpu_count() or 1)
+    seconds: float = 1.0
+    """of each measurement, after compilation"""
+    memory: bool = True
+    """measure the memory of a run against its length"""
+
+
+def measure(
+    name: str, batch_size: int, unroll_length: int, cores: int, seconds: float
+) -> dict[str, float]:
+    """Steps/s of the parts and of the whole, and seconds of compilation."""
+    bare = envs_jax.make(name)
+    network = networks.actor_critic(bare.observation_spec(), bare.action_spec())
+    agent = impala.make_agent(impala.Config(), network)
+    environment = Batched(auto_reset(bare))
+    num_actions = bare.action_spec().num_values
+    mesh = parallel.make_mesh(cores)
+    steps = batch_size * unroll_length
+    repeats = max(1, 200_000 // steps)  # in a program, so that its start costs little
+
+    def unroll(state, act):
+        key, _ = training.unit_keys(state)
+        return acting.unroll(act, environment, unroll_length, state.actors, key)[:2]
+
+    def random_act(keys, actor_state, timestep):
+        action = jax.random.bits(keys[0], keys.shape) % num_actions
+        logits = jnp.zeros((*keys.shape, num_actions))
+        return actor_state, ActorOutput(action.astype(jnp.int32), logits), ()
+
+    def policy_act(state):
+        params = agent.actor_params(state.learner)
+        return lambda *x: (*agent.actor_step(x[0], params, *x[1:]), ())
+
+    def only_acts(choose_act):
+        def step(carry):
+            state, _ = carry
+            actors, trajectory = unroll(state, choose_act(state))
+            state = state._replace(actors=actors, updates=state.updates + 1)
+            return state, trajectory  # kept, or the compiler would not make it
+
+        return step
+
+    def only_learns(carry):
+        state, trajectory = carry
+        learner, _ = agent.learner_step(state.key, state.learner, trajectory)
+        return state._replace(learner=learner), trajectory
+
+    def start(key, index):
+        state = training.initial_state(key, index, agent, environment)
+        return state, unroll(state, policy_act(state))[1]
+
+    layout = (
+        training.LAYOUT,
+        Trajectory(parallel.SEQUENCE, parallel.SEQUENCE, parallel.BATCH),
+    )
+
+    def speed(step: Callable) -> float:
+        def iterate(carry):
+            return jax.lax.fori_loop(0, repeats, lambda _, c: step(c), carry)
+
+        call = parallel.over_cores(iterate, mesh, (layout,), layout, donate=(0,))
+        return steps_per_second(call, started(), steps * repeats, seconds)
+
+    def started():
+        inputs = (parallel.SHARED, parallel.BATCH)
+        make = parallel.over_cores(start, mesh, inputs, layout)
+        return make(jax.random.key(0), jnp.arange(batch_size))
+
+    run = anakin.train(
+        agent,
+        bare,
+        batch_size=batch_size,
+        unroll_length=unroll_length,
+        total_steps=10**12,
+        updates_per_call=repeats,
+        cores=cores,
+    )
+    compile_seconds = next(run)[1]["compile_seconds"]
+    return {
+        "environment": speed(only_acts(lambda _: random_act)),
+        "acting": speed(only_acts(policy_act)),
+        "learning": speed(only_learns),
+        "training": train_speed(run, seconds),
+        "compile_seconds": compile_seconds,
+    }
+
+
+def steps_per_second(call: Callable, state, steps: int, seconds: float) -> float:
+    """Times `state = call(state)`, each of `steps` environment steps."""
+    state = jax.block_until_ready(call(state))
+    calls, started = 0, time.perf_counter()
+    while time.perf_counter() - started < seconds:
+        state = jax.block_until_ready(call(state))
+        calls += 1
+    return calls * steps / (time.perf_counter() - started)
+
+
+def train_speed(run: Iterator, seconds: float) -> float:
+    """Steps/s of `anakin.train` as its user sees it, the host's part included."""
+    first, started = next(run)[1]["steps"], time.perf_counter()
+    while time.perf_counter() - started < seconds:
+        steps = next(run)[1]["steps"]
+    return (steps - first) / (time.perf_counter() - started)
+
+
+def speeds(config: Config) -> rich.table.Table:
+    """One row a setting."""
+    names = ("environment", "acting", "learning", "training")
+    table = rich.table.Table(
+        "cores", "env", "B", "T", *names, "limit", "share", "compile s"
+    )
+    settings = itertools.product(
+        config.cores, config.envs, config.batch_sizes, config.unroll_lengths
+    )
+    for cores, env, batch_size, unroll_length in settings:
+        got = measure(env, batch_size, unroll_length, cores, config.seconds)
+        limit = 1 / (1 / got["environment"] + 1 / got["learning"])
+        numbers = [human(got[name]) for name in names]
+        table.add_row(
+            *map(str, (cores, env, batch_size, unroll_length)),
+            *numbers,
+            human(limit),
+            f"{got['training'] / limit:.2f}",
+            f"{got['compile_seconds']:.1f}",
+        )
+    return table
+
+
+def memory() -> rich.table.Table:
+    """The process's peak memory after more and more calls of one run."""
+    bare = envs_jax.make("catch")
+    network = networks.actor_critic(bare.observation_spec(), bare.action_spec())
+    run = anakin.train(
+        impala.make_agent(impala.Config(), network),
+        bare,
+        batch_size=64,
+        unroll_length=16,
+        total_steps=10**12,
+        updates_per_call=100,
+    )
+    table = rich.table.Table("updates", "environment steps", "peak memory, MB")
+    reports = (100, 1_000, 5_000, 20_000, 50_000)
+    for _, metrics in run:
+        if metrics["updates"] in reports:
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            table.add_row(
+                human(metrics["updates"]), human(metrics["steps"]), f"{peak:.0f}"
+            )
+        if metrics["updates"] >= reports[-1]:
+            return table
+    raise AssertionError("unreachable")
+
+
+if __name__ == "__main__":
+    config = tyro.cli(Config)
+    parallel.use_cpu_cores(max(config.cores))
+    console = rich.console.Console(width=110)
+    console.print(f"jax {jax.__version__}, {jax.devices()}")
+    if config.memory:
+        console.print(memory())
+    console.print(speeds(config))
