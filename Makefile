@@ -6,7 +6,7 @@ usable = $(shell $(1) -c 'import ensurepip, sys; \
            assert (3, 11) <= sys.version_info < $(before)' 2>/dev/null && echo $(1))
 PYTHON ?= $(firstword $(foreach name,$(names),$(call usable,$(name))) python3)
 before = (4,)
-.venv-oldest/ready: before = (3, 14)
+.venv-oldest/ready: before = (3, 14)  # where the wheels of those versions end
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
@@ -27,8 +27,8 @@ test-oldest: .venv-oldest/ready  ## the core tests on the oldest jax that we sup
 	@.venv-oldest/bin/pytest -q -m core
 
 lint: .venv/ready  ## format and style
-	@.venv/bin/ruff format --check --quiet .
-	@.venv/bin/ruff check --quiet .
+	@.venv/bin/ruff format --check .
+	@.venv/bin/ruff check .
 
 clean:  ## remove the environments and caches, keep the runs
 	rm -rf .venv .venv-oldest .pytest_cache .ruff_cache .hypothesis

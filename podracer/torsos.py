@@ -1,21 +1,107 @@
-"""Torsos."""
+"""Torsos: what looks at an observation [B, ...] and makes features [B, F] of it.
 
-import flax.linen as nn, jax, jax.numpy as jnp
+Weights start uniform in +-1/sqrt(fan_in), as PyTorch's do, and biases at zero. Images are
+[B, H, W, C]; bytes are divided by 255 here, so that they travel and are stored as bytes.
+"""
+
+from collections.abc import Callable
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from dm_env import specs
+
+from podracer.agent import PyTree
+from podracer.convolution import Conv, max_pool
 
 fan_in_uniform = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 
 
 class MLP(nn.Module):
-    hidden_sizes: tuple = (64, 64)
-    activation: object = nn.relu
+    """Layers over all that is seen: the leaves of any pytree, flat and side by side.
+
+    Integers are taken as quantities; see `one_hot` for those that are names.
+    """
+
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    activation: Callable[[jax.Array], jax.Array] = nn.relu
 
     @nn.compact
-    def __call__(self, observation):
-        leaves = [
-            x.reshape(x.shape[0], -1).astype(jnp.float32)
-            for x in jax.tree.leaves(observation)
-        ]
-        x = jnp.concatenate(leaves, -1)
-        for n in self.hidden_sizes:
-            x = self.activation(nn.Dense(n, kernel_init=fan_in_uniform)(x))
+    def __call__(self, observation: PyTree) -> jax.Array:
+        x = jnp.concatenate([*map(flatten, jax.tree.leaves(observation))], axis=-1)
+        for size in self.hidden_sizes:
+            x = self.activation(dense(size)(x))
         return x
+
+
+class MinAtar(nn.Module):
+    """MonoBeast's network for MinAtar's planes (arXiv:1910.03552, section 3), with ReLUs."""
+
+    @nn.compact
+    def __call__(self, image: jax.Array) -> jax.Array:
+        x = nn.relu(conv(16, 3, 1, "VALID")(to_float(image)))
+        return nn.relu(dense(128)(flatten(x)))
+
+
+class Shallow(nn.Module):
+    """MonoBeast's AtariNet, which is DQN's network (doi:10.1038/nature14236)."""
+
+    @nn.compact
+    def __call__(self, image: jax.Array) -> jax.Array:
+        x = to_float(image)
+        for features, size, stride in (32, 8, 4), (64, 4, 2), (64, 3, 1):
+            x = nn.relu(conv(features, size, stride, "VALID")(x))
+        return nn.relu(dense(512)(flatten(x)))
+
+
+class ResNet(nn.Module):
+    """IMPALA's deep network (arXiv:1802.01561, Fig 3), pooled as PolyBeast does.
+
+    `width` multiplies the channels, `depth` the residual blocks.
+    """
+
+    width: int = 1
+    depth: int = 1
+
+    @nn.compact
+    def __call__(self, image: jax.Array) -> jax.Array:
+        x = to_float(image)
+        for channels in (16, 32, 32):
+            features = channels * self.width
+            x = max_pool(conv(features)(x))
+            for _ in range(2 * self.depth):
+                y = conv(features)(nn.relu(x))
+                x = x + conv(features)(nn.relu(y))
+        return nn.relu(dense(256)(nn.relu(flatten(x))))
+
+
+def one_hot(observation: PyTree, observation_spec: PyTree) -> PyTree:
+    """The same, but integers that a DiscreteArray describes are vectors [B, num_values]."""
+
+    def encode(spec, x):
+        if isinstance(spec, specs.DiscreteArray):
+            return jax.nn.one_hot(x, int(spec.num_values))
+        return x
+
+    return jax.tree.map(encode, observation_spec, observation)
+
+
+def to_float(image: jax.Array) -> jax.Array:
+    """float32 [B, H, W, C], bytes as 0 to 1."""
+    chex.assert_rank(image, 4)
+    scale = 255 if image.dtype == jnp.uint8 else 1
+    return image.astype(jnp.float32) / scale
+
+
+def flatten(x: jax.Array) -> jax.Array:
+    """float32 [B, F]"""
+    return x.reshape(x.shape[0], -1).astype(jnp.float32)
+
+
+def conv(features: int, size: int = 3, stride: int = 1, padding: str = "SAME") -> Conv:
+    return Conv(features, (size, size), (stride, stride), padding, fan_in_uniform)
+
+
+def dense(features: int) -> nn.Dense:
+    return nn.Dense(features, kernel_init=fan_in_uniform)

@@ -29,8 +29,9 @@ class ParameterServer:
 
     def publish(self, params: Any, version: int) -> None:
         """Copies a SHARED tree to the actor cores; `version` counts learner updates."""
-        copies = {d: parallel.on_device(params, d) for d in self._devices}
-        self._latest = (jax.block_until_ready(copies), version)  # swapped at once
+        copies = [parallel.on_device(params, device) for device in self._devices]
+        jax.block_until_ready(copies)  # or actors would wait for the update themselves
+        self._latest = dict(zip(self._devices, copies, strict=True)), version
 
     def latest(self, device: jax.Device) -> tuple[Any, int]:
         """The parameters on that core, and their version."""

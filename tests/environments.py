@@ -1,14 +1,18 @@
 """Small environments that make a single property visible."""
 
 import dataclasses
+import time
 from typing import Any
 
+import dm_env
 import jax
 import jax.numpy as jnp
 import numpy as np
 from dm_env import specs
 
 from envs_jax.environment import restart, transition
+
+FIRST, MID, LAST = dm_env.StepType
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,3 +60,55 @@ class Explosive(Counter):
         state, timestep = super().step(key, state, action)
         reward = jnp.where(state >= self.at, jnp.nan, 0.0)
         return state, timestep._replace(reward=reward)
+
+
+class HostCounter:
+    """A batch of counters on the host, as `sebulba.host_environments` describes.
+
+    Environment i starts at i, so that ends of episodes come at every position. The
+    observation is the count; `fail_at` raises, `hang_at` sleeps at that step.
+    """
+
+    def __init__(self, batch_size=4, length=5, fail_at=None, hang_at=None):
+        self.batch_size, self._length = batch_size, length
+        self._fail_at, self._hang_at, self._steps = fail_at, hang_at, 0
+        self.closed = False
+
+    def reset(self):
+        self._count = np.arange(self.batch_size) % self._length
+        return self._timestep(np.full(self.batch_size, FIRST))
+
+    def step(self, action):
+        assert isinstance(action, np.ndarray) and action.shape == (self.batch_size,)
+        self._steps += 1
+        if self._steps == self._fail_at:
+            raise RuntimeError("the simulator broke")
+        if self._steps == self._hang_at:
+            time.sleep(60)
+        over = self._count == self._length
+        self._count = np.where(over, 0, self._count + 1)
+        last = self._count == self._length
+        return self._timestep(np.where(over, FIRST, np.where(last, LAST, MID)))
+
+    def _timestep(self, step_type):
+        count = self._count.astype(np.float32)
+        return dm_env.TimeStep(
+            step_type.astype(np.int32),
+            np.where(step_type == FIRST, 0, count).astype(np.float32),
+            np.where(step_type == LAST, 0, 1).astype(np.float32),
+            count[:, None],
+        )
+
+    def observation_spec(self):
+        return specs.Array((1,), np.float32)
+
+    def action_spec(self):
+        return specs.DiscreteArray(2)
+
+    def close(self):
+        self.closed = True
+
+
+def rows(tree, index):
+    """The rows of a tree's leaves at an index or slice."""
+    return jax.tree.map(lambda x: x[index], tree)

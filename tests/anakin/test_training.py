@@ -7,13 +7,12 @@ import pytest
 
 import anakin
 from anakin import acting, training
-from envs_jax.cartpole import CartPole
 from envs_jax.catch import Catch
-from envs_jax.wrappers import Batched, TimeLimit, auto_reset
+from envs_jax.wrappers import Batched, auto_reset
 from podracer import networks, parallel
 from podracer.agents import impala
 from podracer.errors import UserError
-from tests.environments import Bandit, Counter, Explosive
+from tests.environments import Counter, Explosive
 
 SMALL = networks.Config(hidden_sizes=(16,))
 RECURRENT = networks.Config(hidden_sizes=(8,), memory="lstm", memory_size=8)
@@ -230,7 +229,7 @@ def test_steps_are_counted_past_32_bits(monkeypatch):
         "make_online_step",
         lambda *_: lambda s: (s._replace(updates=s.updates + 1), {}),
     )
-    state, metrics = last(
+    _, metrics = last(
         train(environment, batch_size=8, unroll_length=2**28, total_steps=2**32)
     )
     assert metrics["steps"] == 2**32 and metrics["updates"] == 2

@@ -162,7 +162,7 @@ def test_greedy_takes_the_likeliest_action():
 def test_an_update_moves_every_parameter_once():
     agent = make(memory="lstm")
     state = agent.initial_learner_state(jax.random.key(0))
-    predictions, trajectory = case_two()
+    _, trajectory = case_two()
     timesteps = trajectory.timesteps._replace(
         observation=jax.random.normal(jax.random.key(1), (4, 2, 3))
     )

@@ -9,6 +9,7 @@ from dm_env import specs
 
 from podracer import networks
 from podracer.errors import UserError
+from tests.environments import rows
 
 FIRST, MID, LAST = dm_env.StepType
 VARIANTS = {
@@ -44,8 +45,7 @@ def test_replay_equals_acting(config):
     start = jax.tree.map(lambda x: x + 0.5, network.initial_memory(2))
     memory, steps = start, []
     for t in range(4):
-        row = jax.tree.map(lambda x: x[t], timesteps)
-        memory, predictions = network.step(params, memory, row)
+        memory, predictions = network.step(params, memory, rows(timesteps, t))
         steps.append(predictions)
     replayed = network.unroll(params, start, timesteps)
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *steps)

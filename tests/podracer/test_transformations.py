@@ -1,0 +1,79 @@
+"""Stacked frames: equal in acting and learning, and what a plain loop would stack."""
+
+import dm_env
+import jax.numpy as jnp
+import numpy as np
+from dm_env import specs
+
+from podracer import transformations
+from podracer.agent import ActorOutput, Agent, LearnerState, Trajectory
+from tests.environments import rows
+
+FIRST, MID, LAST = dm_env.StepType
+FRAME = specs.Array((2, 2, 1), np.uint8)
+
+
+def observer() -> Agent:
+    """An agent whose extras, and whose learner's metrics, are what it observes."""
+
+    def actor_step(keys, params, actor_state, timestep):
+        return actor_state + 1, ActorOutput(keys, timestep.observation)
+
+    return Agent(
+        initial_learner_state=lambda key: LearnerState((), ()),
+        learner_step=lambda key, state, trajectory: (
+            state,
+            {"seen": trajectory.timesteps.observation},
+        ),
+        actor_params=lambda state: (),
+        initial_actor_state=lambda batch_size: jnp.zeros(batch_size, jnp.int32),
+        actor_step=actor_step,
+        greedy_actor_step=actor_step,
+    )
+
+
+def some_timesteps(step_types):
+    """[T, 2] timesteps with distinct frames; the second environment is one step late."""
+    rows = len(step_types)
+    step_type = np.stack([step_types, np.roll(step_types, 1)], 1).astype(np.int32)
+    frames = np.arange(rows * 2 * 4, dtype=np.uint8).reshape(rows, 2, 2, 2, 1)
+    zeros = np.zeros((rows, 2), np.float32)
+    return dm_env.TimeStep(step_type, zeros, zeros, frames)
+
+
+def stacked_by_hand(timesteps, num_frames):
+    stacks, stack = [], None
+    for t in range(len(timesteps.reward)):
+        frame = timesteps.observation[t]
+        fresh = np.concatenate([frame] * num_frames, -1)
+        stack = fresh if stack is None else np.concatenate([stack[..., 1:], frame], -1)
+        first = timesteps.step_type[t] == FIRST
+        stack = np.where(first[:, None, None, None], fresh, stack)
+        stacks.append(stack)
+    return np.stack(stacks)
+
+
+def test_acting_and_learning_see_the_same_stacks():
+    agent = transformations.stack_frames(observer(), 4, FRAME)
+    types = [FIRST, MID, MID, LAST, FIRST, MID, LAST, FIRST, MID, MID, MID, LAST]
+    timesteps = some_timesteps(types)
+    timesteps.step_type[0] = FIRST
+    expected = stacked_by_hand(timesteps, 4)
+    state, seen, states = agent.initial_actor_state(2), [], []
+    for t in range(len(types)):
+        states.append(state)
+        row = rows(timesteps, t)
+        state, output = agent.actor_step(jnp.zeros(2), (), state, row)
+        seen.append(output.extras)
+    np.testing.assert_array_equal(np.stack(seen), expected)
+    for start in range(len(types) - 4):  # a trajectory may begin anywhere
+        part = slice(start, start + 4)
+        outputs = ActorOutput(jnp.zeros((3, 2)), ())
+        trajectory = Trajectory(rows(timesteps, part), outputs, states[start])
+        _, metrics = agent.learner_step(None, LearnerState((), ()), trajectory)
+        np.testing.assert_array_equal(metrics["seen"], expected[part])
+    assert int(state[1][0]) == len(types)  # the inner agent keeps its own state
+
+
+def test_stacked_spec():
+    assert transformations.stacked_spec(FRAME, 4).shape == (2, 2, 4)

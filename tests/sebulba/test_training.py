@@ -1,0 +1,250 @@
+"""Sebulba: alignment, cores, lag, repeatability, faults."""
+
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from podracer import networks
+from podracer.agent import ActorOutput, Agent, LearnerState
+from podracer.agents import impala
+from podracer.errors import UserError
+from sebulba import cores, training
+from tests.environments import HostCounter
+
+
+def make_agent(**config):
+    environment = HostCounter()
+    network = networks.actor_critic(
+        environment.observation_spec(),
+        environment.action_spec(),
+        networks.Config(hidden_sizes=(8,)),
+    )
+    return impala.make_agent(impala.Config(**config), network)
+
+
+def train(agent=None, environment=HostCounter, *, devices=4, split=(), **options):
+    """Trains; environments by thread number if `environment` wants it."""
+    defaults = {"unroll_length": 3, "total_steps": 12 * 20}
+    return training.train(
+        agent or make_agent(),
+        lambda number: environment(),
+        cores=cores.split(jax.devices()[:devices], *split),
+        **defaults | options,
+    )
+
+
+def last(iterator):
+    for item in iterator:
+        pass
+    return item
+
+
+def actor_threads():
+    return [t for t in threading.enumerate() if t.name.startswith("actor ")]
+
+
+def watcher() -> Agent:
+    """An agent that learns nothing: its state is the sum of what trajectories show.
+
+    It acts 1 where the count is even, and its memory counts steps.
+    """
+
+    def actor_step(keys, params, actor_state, timestep):
+        action = (timestep.observation[:, 0] % 2 == 0).astype(jnp.int32)
+        return actor_state + 1, ActorOutput(action, timestep.observation)
+
+    def learner_step(key, state, trajectory):
+        timesteps, outputs, actor_state = trajectory
+        wrong_rows = jnp.sum(timesteps.observation[:-1] != outputs.extras)
+        after, before = (
+            timesteps.observation[1:, :, 0],
+            timesteps.observation[:-1, :, 0],
+        )
+        follows = jnp.where(timesteps.first()[1:], after == 0, after == before + 1)
+        metrics = {
+            "wrong_rows": wrong_rows.astype(jnp.float32),
+            "broken": jnp.sum(~follows).astype(jnp.float32),
+            "memory": actor_state[0].astype(jnp.float32),
+        }
+        return LearnerState(state.shared + 1, ()), metrics
+
+    return Agent(
+        initial_learner_state=lambda key: LearnerState(jnp.int32(0), ()),
+        learner_step=learner_step,
+        actor_params=lambda state: state.shared,
+        initial_actor_state=lambda batch_size: jnp.zeros(batch_size, jnp.int32),
+        actor_step=actor_step,
+        greedy_actor_step=actor_step,
+    )
+
+
+@pytest.mark.core
+def test_rows_follow_each_other_within_and_across_trajectories():
+    rows = train(
+        watcher(), threads_per_core=1, max_lag=0, trajectories_per_report=1, devices=2
+    )
+    for number, (_, metrics) in enumerate(rows):
+        assert metrics["wrong_rows"] == metrics["broken"] == 0
+        assert metrics["memory"] == 3 * number  # the actor's state before row 0
+
+
+@pytest.mark.parametrize(
+    ("devices", "split", "batch_size"),
+    [(1, (), 4), (2, (), 4), (4, (), 6), (8, (), 12), (8, (3, 2), 4), (8, (1, 5), 5)],
+)
+def test_any_split_of_any_cores(devices, split, batch_size):
+    before = threading.active_count()
+    state, metrics = last(
+        train(
+            environment=lambda: HostCounter(batch_size),
+            devices=devices,
+            split=split,
+            total_steps=3 * batch_size * 10,
+        )
+    )
+    assert metrics["updates"] == 10 == int(state.updates)
+    for leaf in jax.tree.leaves(state.learner.shared):
+        copies = {np.asarray(x.data).tobytes() for x in leaf.addressable_shards}
+        assert len(copies) == 1
+    assert not actor_threads() and threading.active_count() <= before + 1
+
+
+def test_any_number_of_learners_computes_the_same():
+    def params(learners):
+        state, _ = last(
+            train(
+                devices=1 + learners,
+                split=(1, learners),
+                threads_per_core=1,
+                max_lag=0,
+            )
+        )
+        return jax.tree.map(np.asarray, state.learner.shared.params)
+
+    one, four = params(1), params(4)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), one, four)
+
+
+def test_lock_step_repeats_bit_for_bit():
+    def bits():
+        rows = [
+            {k: v for k, v in m.items() if "second" not in k and "waiting" not in k}
+            for _, m in train(threads_per_core=1, max_lag=0, devices=2)
+        ]
+        return str(rows)
+
+    assert bits() == bits()
+
+
+@pytest.mark.parametrize("max_lag", [0, 1, 3])
+def test_a_lag_is_kept_by_waiting(max_lag):
+    rows = [m for _, m in train(max_lag=max_lag, split=(2, 2), threads_per_core=2)]
+    assert max(m["lag_max"] for m in rows) <= max_lag
+    assert rows[-1]["dropped"] == 0
+
+
+def test_a_lag_is_kept_by_dropping_and_the_drops_are_counted():
+    rows = [
+        m for _, m in train(max_lag=1, late="drop", split=(2, 2), threads_per_core=3)
+    ]
+    assert max(m["lag_max"] for m in rows) <= 1
+    assert rows[-1]["dropped"] > 0
+    assert rows[-1]["updates"] == 20
+
+
+def test_a_trajectory_split_into_updates():
+    state, metrics = last(
+        train(updates_per_trajectory=2, devices=2, total_steps=12 * 10)
+    )
+    assert metrics["updates"] == 20 == int(state.updates)
+    assert metrics["steps"] == 120
+
+
+def test_episodes_are_counted_once():
+    rows = [
+        m
+        for _, m in train(
+            watcher(), threads_per_core=1, max_lag=0, devices=2, total_steps=12 * 30
+        )
+    ]
+    # Ends are counted where the next step is taken: 90 steps, the last not yet.
+    finished = [(i + 89) // 6 for i in (1, 2, 3, 4)]
+    assert sum(m["episodes"] for m in rows) == sum(finished)
+    full = [m["episode_length"] for m in rows[10:]]
+    assert set(full) <= {5.0} | {x for x in full if np.isnan(x)}
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"unroll_length": 0}, "unroll_length is 0; it must be at least 1"),
+        ({"threads_per_core": 0}, "threads_per_core is 0"),
+        ({"updates_per_trajectory": 3}, "batch_size is 4, which 3 learner cores and 3"),
+        ({"devices": 8}, "batch_size is 4, which 6 learner cores"),
+    ],
+)
+def test_bad_input_is_one_line(options, line):
+    with pytest.raises(UserError, match=line) as error:
+        train(**{"devices": 4} | options)
+    assert "\n" not in str(error.value)
+    assert not actor_threads()
+
+
+def test_an_environment_that_raises_ends_the_run_with_its_traceback():
+    started = time.perf_counter()
+    made = []
+
+    def environment():
+        made.append(HostCounter(fail_at=40))
+        return made[-1]
+
+    with pytest.raises(RuntimeError, match="the simulator broke") as error:
+        last(train(environment=environment, devices=2, total_steps=10**9))
+    assert any("environments.py" in str(entry.path) for entry in error.traceback)
+    assert time.perf_counter() - started < 60
+    assert not actor_threads() and all(e.closed for e in made)
+
+
+def test_an_interrupt_in_the_callers_loop_ends_all_threads():
+    rows = train(devices=2, total_steps=10**9, trajectories_per_report=1)
+    with pytest.raises(KeyboardInterrupt):
+        for _ in rows:
+            assert actor_threads()
+            raise KeyboardInterrupt
+    started = time.perf_counter()
+    rows.close()
+    assert time.perf_counter() - started < training.STOP_SECONDS
+    assert not actor_threads()
+
+
+def test_a_hanging_environment_does_not_hold_the_end_up(capsys, monkeypatch):
+    monkeypatch.setattr(training, "STOP_SECONDS", 0.5)
+    rows = train(
+        environment=lambda: HostCounter(hang_at=5),
+        devices=2,
+        total_steps=10**9,
+        trajectories_per_report=1,
+    )
+    next(rows)
+    time.sleep(0.5)
+    started = time.perf_counter()
+    rows.close()
+    assert time.perf_counter() - started < 3
+    assert "actor 0" in capsys.readouterr().err
+
+
+def test_10_000_updates_take_no_more_memory_or_threads():
+    import resource
+
+    rows = train(
+        watcher(), devices=2, total_steps=12 * 10_000, trajectories_per_report=1_000
+    )
+    peaks = []
+    for _ in rows:
+        peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)  # MB
+        assert len(actor_threads()) == 2
+    assert peaks[-1] - peaks[1] < 30

@@ -1,0 +1,116 @@
+"""Trajectories one way, parameters the other; nobody waits for ever."""
+
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from podracer import parallel
+from sebulba import transport
+from sebulba.transport import Closed, Handed, ParameterServer, TrajectoryQueue
+
+
+def handed(name):
+    return Handed([name], None, np.zeros(1, int))
+
+
+def in_thread(function, *arguments):
+    """Runs it in a thread; the thread and a list that will hold its result."""
+    results = []
+
+    def run():
+        try:
+            results.append(function(*arguments))
+        except BaseException as error:  # noqa: BLE001 the test looks at it
+            results.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, results
+
+
+def test_first_finished_is_first_learned():
+    queue = TrajectoryQueue(capacity=2)
+    a, b = queue.begin(), queue.begin()
+    queue.put(b, handed("b"))
+    queue.put(a, handed("a"))
+    assert [queue.get().parts for _ in range(2)] == [["b"], ["a"]]
+
+
+def test_an_actor_waits_for_space_and_its_wait_is_counted():
+    queue = TrajectoryQueue(capacity=1)
+    queue.put(queue.begin(), handed("a"))
+    thread, results = in_thread(queue.put, queue.begin(), handed("b"))
+    time.sleep(0.1)
+    assert not results
+    queue.get()
+    thread.join(5)
+    assert results == [None] and queue.actors_waited > 0.05
+
+
+def test_with_a_lag_the_order_is_that_of_the_beginnings():
+    queue = TrajectoryQueue(capacity=1, max_lag=1)
+    a, b = queue.begin(), queue.begin()
+    queue.put(b, handed("b"))
+    thread, results = in_thread(queue.get)
+    time.sleep(0.1)
+    assert not results  # b must not overtake a
+    queue.put(a, handed("a"))
+    thread.join(5)
+    assert results[0].parts == ["a"]
+    third, begun = in_thread(queue.begin)
+    time.sleep(0.1)
+    assert not begun  # a is not learned yet, and b is on its way too
+    queue.learned()
+    third.join(5)
+    assert begun == [2]
+    assert queue.get().parts == ["b"]
+
+
+def test_closing_ends_every_wait_with_the_reason():
+    queue = TrajectoryQueue(capacity=1, max_lag=0)
+    waiting = [in_thread(queue.get), in_thread(queue.get)]
+    queue.begin()
+    waiting.append(in_thread(queue.begin))
+    reason = RuntimeError("the simulator broke")
+    queue.close(reason)
+    queue.close()  # the first reason stays
+    for thread, results in waiting:
+        thread.join(5)
+        assert results == [reason]
+    with pytest.raises(RuntimeError):
+        queue.get()
+
+
+def test_closed_without_a_reason():
+    queue = TrajectoryQueue(capacity=1)
+    queue.close()
+    with pytest.raises(Closed):
+        queue.get()
+
+
+def test_a_wait_has_an_end(monkeypatch):
+    monkeypatch.setattr(transport, "PATIENCE", 0.1)
+    with pytest.raises(TimeoutError, match="nothing moved"):
+        TrajectoryQueue(capacity=1).get()
+
+
+def test_parameters_are_copies_that_donation_cannot_delete():
+    mesh = parallel.make_mesh(2)
+    make = parallel.over_cores(lambda: jnp.ones(3), mesh, (), parallel.SHARED)
+    double = parallel.over_cores(
+        lambda x: 2 * x, mesh, (parallel.SHARED,), parallel.SHARED, donate=(0,)
+    )
+    params = make()
+    server = ParameterServer([jax.devices()[0], jax.devices()[5]])
+    server.publish(params, 7)
+    after = double(params)
+    assert params.is_deleted()
+    for device in (jax.devices()[0], jax.devices()[5]):
+        copy, version = server.latest(device)
+        assert copy.devices() == {device} and version == 7
+        np.testing.assert_array_equal(copy, np.ones(3))
+    np.testing.assert_array_equal(parallel.on_host(after), 2 * np.ones(3))
