@@ -96,6 +96,9 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
     """
     optimizer = make_optimizer(config)
     loss = make_loss(config)
+    # To learn through the acting, activations are computed again rather than stored:
+    # they stay in cache, and memory does not grow with the unroll.
+    step = jax.checkpoint(network.step)
 
     def initial_learner_state(key):
         params = network.init(key)
@@ -105,7 +108,7 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
         return learner_state.shared.params
 
     def act(params, keys, memory, timestep):
-        memory, predictions = network.step(params, memory, timestep)
+        memory, predictions = step(params, memory, timestep)
         action = jax.vmap(jax.random.categorical)(keys, predictions.logits)
         return memory, ActorOutput(action, predictions.logits), predictions
 

@@ -1,5 +1,7 @@
 """Torsos: sizes to the letter of their papers, any observation, bytes as images."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,7 +42,7 @@ def test_width_and_depth():
         sizes = [4, 16 * width, 32 * width, 32 * width]
         return sum(
             (9 * before + 1) * after + 4 * depth * (9 * after + 1) * after
-            for before, after in zip(sizes, sizes[1:])
+            for before, after in itertools.pairwise(sizes)
         )
 
     assert count(torsos.ResNet(), image) == convolutions() + features
