@@ -5,11 +5,10 @@ from typing import Any, NamedTuple
 
 import dm_env
 import jax
-import jax.numpy as jnp
 
 from envs_jax.wrappers import Batched
 from podracer import episodes
-from podracer.agent import ActorOutput, Agent, Key, Trajectory
+from podracer.agent import ActorOutput, Agent, Key, Trajectory, with_last
 
 
 class Actors(NamedTuple):
@@ -76,10 +75,5 @@ def unroll(
     after, (timesteps, outputs, kept) = jax.lax.scan(
         step, actors, jax.random.split(key, unroll_length)
     )
-    timesteps = append(timesteps, after.timestep)
+    timesteps = with_last(timesteps, after.timestep)
     return after, Trajectory(timesteps, outputs, actors.actor_state), kept
-
-
-def append(rows: Any, row: Any) -> Any:
-    """Puts `row` [B, ...] under `rows` [T, B, ...]."""
-    return jax.tree.map(lambda xs, x: jnp.concatenate([xs, x[None]]), rows, row)

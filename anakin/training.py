@@ -12,12 +12,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from anakin.acting import Actors, append, fold_each, initial_actors, unroll
+from anakin.acting import Actors, fold_each, initial_actors, unroll
 from envs_jax.conformance import ProtocolError, check_structure
 from envs_jax.environment import Environment
 from envs_jax.wrappers import Batched, auto_reset
 from podracer import episodes, parallel, tally
-from podracer.agent import Agent, Key, LearnerState, Metrics
+from podracer.agent import Agent, Key, LearnerState, Metrics, with_last
 from podracer.errors import UserError, check_at_least_one
 
 
@@ -83,7 +83,7 @@ def make_online_step(agent: Agent, environment, unroll_length: int) -> Callable:
             )
             keys = fold_each(act_key, actors.index)  # of an action that nobody takes
             last = act(keys, actors.actor_state, actors.timestep)[-1]
-            return trajectory, append(predictions, last), actors
+            return trajectory, with_last(predictions, last), actors
 
         learner, metrics, actors = agent.online_step(
             learn_key, state.learner, interacted

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import dm_env
 import jax
+import jax.numpy as jnp
 
 PyTree = Any
 Key = jax.Array  # typed, jax.random.key; used once
@@ -29,6 +30,11 @@ class Trajectory(NamedTuple):
     timesteps: dm_env.TimeStep  # [T + 1, B, ...]
     outputs: ActorOutput  # [T, B, ...]
     actor_state: PyTree  # [B, ...] the actor's state before timesteps[0]
+
+
+def with_last(rows: PyTree, last: PyTree) -> PyTree:
+    """`last` [B, ...] put under `rows` [T, B, ...]."""
+    return jax.tree.map(lambda xs, x: jnp.concatenate([xs, x[None]]), rows, last)
 
 
 class LearnerState(NamedTuple):

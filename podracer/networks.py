@@ -42,18 +42,30 @@ class Network(NamedTuple):
 class Config:
     """An actor-critic network."""
 
-    torso: Literal["mlp", "minatar"] = "mlp"
-    """what looks at the observation: layers, or MinAtar's convolution"""
+    torso: Literal["mlp", "minatar", "shallow", "resnet"] = "mlp"
+    """what looks at the observation: layers, or the convolutions for MinAtar, those of
+    DQN and MonoBeast (shallow), or IMPALA's deep network (resnet)"""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """units of each layer of an mlp torso"""
     activation: Literal["relu", "tanh"] = "relu"
     """non-linearity of an mlp torso"""
+    width: int = 1
+    """multiplies the channels of a resnet torso"""
+    depth: int = 1
+    """multiplies the residual blocks of a resnet torso"""
+    last_reward: bool = False
+    """let the core and heads see the last reward, clipped to [-1, 1]"""
+    last_action: bool = False
+    """let the core and heads see the last action (the observation must hold it, see
+    transformations.observe_last_action)"""
     separate_value: bool = False
     """give the value a torso and core of its own"""
     memory: Literal["none", "lstm", "gru"] = "none"
     """recurrent core between torso and heads"""
     memory_size: int = 128
-    """units of the core"""
+    """units of each layer of the core"""
+    memory_layers: int = 1
+    """layers of the core"""
 
 
 def actor_critic(
@@ -69,29 +81,42 @@ def actor_critic(
             "only (a dm_env DiscreteArray)"
         )
     module = ActorCritic(config, int(action_spec.num_values))
-    cell = make_cell(config)
+
+    def apply(params: PyTree, memory: PyTree, timesteps: dm_env.TimeStep):
+        observation = torsos.one_hot(timesteps.observation, observation_spec)
+        return module.apply(params, memory, timesteps._replace(observation=observation))
 
     def init(key: Key) -> PyTree:
-        observation = jax.tree.map(
-            lambda spec: jnp.zeros((1, 1, *spec.shape), spec.dtype), observation_spec
-        )
         zeros = jnp.zeros((1, 1))
-        timesteps = dm_env.TimeStep(zeros.astype(jnp.int32), zeros, zeros, observation)
+        timesteps = dm_env.TimeStep(
+            zeros.astype(jnp.int32),
+            zeros,
+            zeros,
+            torsos.one_hot(
+                jax.tree.map(
+                    lambda spec: jnp.zeros((1, 1, *spec.shape), spec.dtype),
+                    observation_spec,
+                ),
+                observation_spec,
+            ),
+        )
         return module.init(key, initial_memory(1), timesteps)
 
     def initial_memory(batch_size: int) -> PyTree:
-        branches = 2 if config.separate_value else 1
-        if cell is None:
-            return ((),) * branches
-        return (cell.initialize_carry(jax.random.key(0), (batch_size, 1)),) * branches
+        # Zeros: the key and the width of the input play no part.
+        core = tuple(
+            cell.initialize_carry(jax.random.key(0), (batch_size, 1))
+            for cell in make_cells(config)
+        )
+        return (core, core) if config.separate_value else (core,)
 
     def step(params: PyTree, memory: PyTree, timestep: dm_env.TimeStep):
         timesteps = jax.tree.map(lambda x: x[None], timestep)
-        memory, predictions = module.apply(params, memory, timesteps)
+        memory, predictions = apply(params, memory, timesteps)
         return memory, jax.tree.map(lambda x: x[0], predictions)
 
     def unroll(params: PyTree, memory: PyTree, timesteps: dm_env.TimeStep):
-        return module.apply(params, memory, timesteps)[1]
+        return apply(params, memory, timesteps)[1]
 
     return Network(init, initial_memory, step, unroll)
 
@@ -104,10 +129,10 @@ class ActorCritic(nn.Module):
 
     @nn.compact
     def __call__(self, memory: tuple, timesteps: dm_env.TimeStep):
-        branches = [Branch(self.config)(part, timesteps) for part in memory]
-        memory, features = zip(*branches)  # features [T, B, F]
-        logits = dense(self.num_actions)(features[0])
-        return memory, Predictions(logits, dense(1)(features[-1])[..., 0])
+        branches = [Branch(self.config)(x, timesteps) for x in memory]
+        memory, features = zip(*branches, strict=True)  # features [T, B, F]
+        logits = torsos.dense(self.num_actions)(features[0])
+        return memory, Predictions(logits, torsos.dense(1)(features[-1])[..., 0])
 
 
 class Branch(nn.Module):
@@ -116,11 +141,22 @@ class Branch(nn.Module):
     config: Config
 
     @nn.compact
-    def __call__(self, memory: PyTree, timesteps: dm_env.TimeStep):
-        features = nn.BatchApply(make_torso(self.config))(timesteps.observation)
-        if self.config.memory == "none":
-            return memory, features
-        return Core(make_cell(self.config))(memory, features, timesteps.first())
+    def __call__(self, memory: tuple, timesteps: dm_env.TimeStep):
+        config, observation = self.config, timesteps.observation
+        if config.last_action:
+            observation, last_action = observation
+        features = [nn.BatchApply(make_torso(config))(observation)]
+        if config.last_reward:
+            features.append(jnp.clip(timesteps.reward, -1.0, 1.0)[..., None])
+        if config.last_action:
+            seen = jnp.where(timesteps.first()[..., None], 0.0, last_action)
+            features.append(seen)
+        features = jnp.concatenate(features, axis=-1)
+        after = []
+        for cell, carry in zip(make_cells(config), memory, strict=True):
+            carry, features = Core(cell)(carry, features, timesteps.first())
+            after.append(carry)
+        return tuple(after), features
 
 
 class Core(nn.Module):
@@ -141,15 +177,18 @@ class Core(nn.Module):
 
 
 def make_torso(config: Config) -> nn.Module:
-    if config.torso == "minatar":
-        return torsos.MinAtar()
-    return torsos.MLP(config.hidden_sizes, getattr(nn, config.activation))
+    if config.torso == "mlp":
+        return torsos.MLP(config.hidden_sizes, getattr(nn, config.activation))
+    if config.torso == "resnet":
+        return torsos.ResNet(config.width, config.depth)
+    return {"minatar": torsos.MinAtar, "shallow": torsos.Shallow}[config.torso]()
 
 
-def make_cell(config: Config) -> nn.RNNCellBase | None:
+def make_cells(config: Config) -> list[nn.RNNCellBase]:
+    """A cell for each layer of the core."""
     cells = {"lstm": nn.OptimizedLSTMCell, "gru": nn.GRUCell}
-    return cells[config.memory](config.memory_size) if config.memory in cells else None
-
-
-def dense(features: int) -> nn.Dense:
-    return nn.Dense(features, kernel_init=torsos.fan_in_uniform)
+    if config.memory == "none":
+        return []
+    return [
+        cells[config.memory](config.memory_size) for _ in range(config.memory_layers)
+    ]

@@ -27,9 +27,9 @@ class Progress:
         live = not quiet and _is_live(console)
         self._quiet, self._plain = quiet, not quiet and not live
         self._bar = rich.progress.Progress(
+            rich.progress.TimeElapsedColumn(),
             rich.progress.BarColumn(bar_width=None),
             rich.progress.TextColumn("{task.description}", markup=False),
-            rich.progress.TimeElapsedColumn(),
             console=console,
             expand=True,
             disable=not live,

@@ -3,12 +3,14 @@
 No runner changes for any of them, and both architectures have them at once.
 """
 
+from collections.abc import Callable
+
 import dm_env
 import jax
 import jax.numpy as jnp
 from dm_env import specs
 
-from podracer.agent import Agent, PyTree, Trajectory
+from podracer.agent import Agent, PyTree, Trajectory, with_last
 
 
 def stack_frames(agent: Agent, num_frames: int, frame_spec: specs.Array) -> Agent:
@@ -16,7 +18,7 @@ def stack_frames(agent: Agent, num_frames: int, frame_spec: specs.Array) -> Agen
 
     Environments deliver, and trajectories hold, single frames: the stack lives with the
     actor's memory, and the learner builds it again. At FIRST it is the first frame all
-    over, as in EnvPool and in DQN's preprocessing.
+    over, as EnvPool has it.
 
     Args:
       agent: made for `stacked_spec(frame_spec, num_frames)`.
@@ -25,65 +27,106 @@ def stack_frames(agent: Agent, num_frames: int, frame_spec: specs.Array) -> Agen
     """
     older = num_frames - 1
 
-    def initial_actor_state(batch_size: int) -> PyTree:
+    def initial(batch_size: int) -> jax.Array:
         *shape, channels = frame_spec.shape
-        frames = jnp.zeros((batch_size, *shape, older * channels), frame_spec.dtype)
-        return frames, agent.initial_actor_state(batch_size)
+        return jnp.zeros((batch_size, *shape, older * channels), frame_spec.dtype)
 
     def push(frames: jax.Array, timestep: dm_env.TimeStep):
-        """The frames to keep, and the timestep with its stack."""
         new = timestep.observation
         first = timestep.first().reshape(-1, *(1,) * (new.ndim - 1))
         filled = jnp.where(first, jnp.concatenate([new] * older, axis=-1), frames)
         stack = jnp.concatenate([filled, new], axis=-1)
-        kept = stack[..., new.shape[-1] :]
-        return kept, timestep._replace(observation=stack)
+        return stack[..., new.shape[-1] :], timestep._replace(observation=stack)
 
-    def stacked(act):
-        """`act` for single frames, with the stack in its actor state."""
-
-        def step(keys, actor_state, timestep):
-            frames, inner = actor_state
-            frames, timestep = push(frames, timestep)
-            inner, *rest = act(keys, inner, timestep)
-            return (frames, inner), *rest
-
-        return step
-
-    def over_params(actor_step):
-        def step(keys, params, actor_state, timestep):
-            def act(keys, inner, timestep):
-                return actor_step(keys, params, inner, timestep)
-
-            return stacked(act)(keys, actor_state, timestep)
-
-        return step
-
-    def stack(trajectory: Trajectory) -> Trajectory:
-        frames, inner = trajectory.actor_state
-        _, timesteps = jax.lax.scan(push, frames, trajectory.timesteps)
-        return Trajectory(timesteps, trajectory.outputs, inner)
-
-    def learner_step(key, learner_state, trajectory):
-        return agent.learner_step(key, learner_state, stack(trajectory))
-
-    def online_step(key, learner_state, interact):
-        def interact_stacked(act):
-            trajectory, predictions, rest = interact(stacked(act))
-            return stack(trajectory), predictions, rest
-
-        return agent.online_step(key, learner_state, interact_stacked)
-
-    return agent._replace(
-        learner_step=learner_step,
-        initial_actor_state=initial_actor_state,
-        actor_step=over_params(agent.actor_step),
-        greedy_actor_step=over_params(agent.greedy_actor_step),
-        online_step=agent.online_step and online_step,
-    )
+    return remember(agent, initial, push, lambda frames, action: frames)
 
 
 def stacked_spec(frame_spec: specs.Array, num_frames: int) -> specs.Array:
     """The spec of `num_frames` frames side by side."""
     *shape, channels = frame_spec.shape
     return frame_spec.replace(shape=(*shape, num_frames * channels))
+
+
+def observe_last_action(agent: Agent, action_spec: specs.Array) -> Agent:
+    """The agent sees `(observation, last action)`; zero before the first of all.
+
+    Args:
+      agent: made for the spec `(observation_spec, action_spec)`.
+      action_spec: of the environment.
+    """
+
+    def initial(batch_size: int) -> jax.Array:
+        return jnp.zeros((batch_size, *action_spec.shape), action_spec.dtype)
+
+    def see(last_action: jax.Array, timestep: dm_env.TimeStep):
+        observation = (timestep.observation, last_action)
+        return last_action, timestep._replace(observation=observation)
+
+    return remember(agent, initial, see, lambda last_action, action: action)
+
+
+def remember(agent: Agent, initial: Callable, see: Callable, acted: Callable) -> Agent:
+    """An agent that sees its timesteps through something kept in its actor state.
+
+    Args:
+      agent: sees what `see` makes of the timesteps.
+      initial: (batch_size) -> kept [B, ...].
+      see: (kept, timestep) -> (kept, the timestep that the agent sees).
+      acted: (kept, action) -> kept, after each decision.
+    """
+
+    def initial_actor_state(batch_size: int) -> PyTree:
+        return initial(batch_size), agent.initial_actor_state(batch_size)
+
+    def through(act):
+        """`act(keys, inner state, what is seen)` for the timesteps as they come."""
+
+        def step(keys, actor_state, timestep):
+            kept, inner = actor_state
+            kept, timestep = see(kept, timestep)
+            inner, output, *rest = act(keys, inner, timestep)
+            return (acted(kept, output.action), inner), output, *rest
+
+        return step
+
+    def with_params(actor_step):
+        def step(keys, params, actor_state, timestep):
+            def act(keys, inner, seen):
+                return actor_step(keys, params, inner, seen)
+
+            return through(act)(keys, actor_state, timestep)
+
+        return step
+
+    def seen(trajectory: Trajectory) -> Trajectory:
+        """The trajectory as the agent saw it."""
+        timesteps, outputs, (kept, inner) = trajectory
+
+        def step(kept, row):
+            timestep, action = row
+            kept, timestep = see(kept, timestep)
+            return acted(kept, action), timestep
+
+        rows = jax.tree.map(lambda x: x[:-1], timesteps)
+        last = jax.tree.map(lambda x: x[-1], timesteps)
+        kept, rows = jax.lax.scan(step, kept, (rows, outputs.action))
+        _, last = see(kept, last)
+        return Trajectory(with_last(rows, last), outputs, inner)
+
+    def learner_step(key, learner_state, trajectory):
+        return agent.learner_step(key, learner_state, seen(trajectory))
+
+    def online_step(key, learner_state, interact):
+        def interact_through(act):
+            trajectory, predictions, rest = interact(through(act))
+            return seen(trajectory), predictions, rest
+
+        return agent.online_step(key, learner_state, interact_through)
+
+    return agent._replace(
+        learner_step=learner_step,
+        initial_actor_state=initial_actor_state,
+        actor_step=with_params(agent.actor_step),
+        greedy_actor_step=with_params(agent.greedy_actor_step),
+        online_step=agent.online_step and online_step,
+    )

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from podracer import episodes, parallel
-from podracer.agent import Agent, Key, Trajectory
+from podracer.agent import Agent, Key, Trajectory, with_last
 from sebulba.transport import Closed, Handed, ParameterServer, TrajectoryQueue
 
 LAYOUT = Trajectory(parallel.SEQUENCE, parallel.SEQUENCE, parallel.BATCH)
@@ -87,9 +87,7 @@ def make_programs(agent: Agent, unroll_length: int, parts: int) -> Programs:
         return unroll, output.action
 
     def finish(unroll, timestep):
-        timesteps = jax.tree.map(
-            lambda rows, x: jnp.concatenate([rows, x[None]]), unroll.timesteps, timestep
-        )
+        timesteps = with_last(unroll.timesteps, timestep)
         trajectory = Trajectory(timesteps, unroll.outputs, unroll.first_actor_state)
         counted, sums = episodes.collect(unroll.episodes)
         unroll = unroll._replace(

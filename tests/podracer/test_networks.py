@@ -20,6 +20,13 @@ VARIANTS = {
         hidden_sizes=(8,), memory="gru", memory_size=4, separate_value=True
     ),
     "minatar": networks.Config(torso="minatar"),
+    "two layers, last reward": networks.Config(
+        hidden_sizes=(8,),
+        memory="lstm",
+        memory_size=4,
+        memory_layers=2,
+        last_reward=True,
+    ),
 }
 
 
@@ -33,8 +40,34 @@ def some_timesteps(step_types, shape=(6, 6, 2), batch_size=2):
     step_type = jnp.array(step_types, jnp.int32)[:, None]
     step_type = jnp.broadcast_to(step_type, (len(step_types), batch_size))
     observation = jax.random.normal(jax.random.key(1), (*step_type.shape, *shape))
-    zeros = jnp.zeros(step_type.shape)
-    return dm_env.TimeStep(step_type, zeros, zeros, observation)
+    ones = jnp.ones(step_type.shape)
+    return dm_env.TimeStep(step_type, ones, ones, observation)
+
+
+def count(spec, **config):
+    network = networks.actor_critic(
+        spec, specs.DiscreteArray(6), networks.Config(**config)
+    )
+    params = jax.eval_shape(network.init, jax.random.key(0))
+    return sum(x.size for x in jax.tree.leaves(params))
+
+
+ATARI = specs.Array((84, 84, 4), np.uint8)
+ATARI_AND_ACTION = (ATARI, specs.DiscreteArray(6))
+
+
+def test_parameter_counts_are_torchbeasts():
+    planes = specs.Array((10, 10, 4), np.float32)
+    assert count(planes, torso="minatar") == 132_695
+    shallow = {"torso": "shallow", "last_reward": True, "last_action": True}
+    assert count(ATARI_AND_ACTION, **shallow) == 1_687_768
+    deep = {"torso": "resnet", "last_reward": True}
+    assert count(ATARI, **deep) == 1_091_038
+    # PyTorch's LSTM adds two biases where one does: 4 per unit and layer less here.
+    lstm = {"memory": "lstm", "memory_size": 519, "memory_layers": 2}
+    assert count(ATARI_AND_ACTION, **shallow, **lstm) == 6_005_848 - 2 * 4 * 519
+    lstm = {"memory": "lstm", "memory_size": 256}
+    assert count(ATARI, **deep, **lstm) == 1_618_391 - 4 * 256
 
 
 @pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
@@ -65,16 +98,6 @@ def test_memory_starts_from_zero_at_first_and_only_there():
     )
     assert (a[0] != b[0]).all()
     np.testing.assert_array_equal(a[1:], b[1:])
-
-
-def test_parameter_count_of_torchbeasts_minatar_network():
-    network = networks.actor_critic(
-        specs.Array((10, 10, 4), np.float32),
-        specs.DiscreteArray(6),
-        networks.Config(torso="minatar"),
-    )
-    params = network.init(jax.random.key(0))
-    assert sum(x.size for x in jax.tree.leaves(params)) == 132_695
 
 
 def test_dictionary_observations_are_flattened_together():

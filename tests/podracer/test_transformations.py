@@ -77,3 +77,20 @@ def test_acting_and_learning_see_the_same_stacks():
 
 def test_stacked_spec():
     assert transformations.stacked_spec(FRAME, 4).shape == (2, 2, 4)
+
+
+def test_the_last_action_is_the_one_that_was_taken():
+    spec = specs.DiscreteArray(5)
+    agent = transformations.observe_last_action(observer(), spec)
+    timesteps = some_timesteps([FIRST, MID, LAST, FIRST])
+    actions = jnp.array([[1, 2], [3, 4], [0, 1]])
+    state, states, seen = agent.initial_actor_state(2), [], []
+    for t in range(3):  # the observer acts as its keys say
+        states.append(state)
+        state, output = agent.actor_step(actions[t], (), state, rows(timesteps, t))
+        seen.append(output.extras[1])
+    expected = jnp.array([[0, 0], [1, 2], [3, 4], [0, 1]])
+    np.testing.assert_array_equal(jnp.stack(seen), expected[:3])
+    trajectory = Trajectory(timesteps, ActorOutput(actions, ()), states[0])
+    _, metrics = agent.learner_step(None, LearnerState((), ()), trajectory)
+    np.testing.assert_array_equal(metrics["seen"][1], expected)
