@@ -17,7 +17,8 @@ help:
 
 demo: .venv/ready  ## watch two agents learn
 	.venv/bin/anakin train --agent impala --env catch --run runs/demo-catch --overwrite
-	.venv/bin/anakin train --agent impala --env cartpole --run runs/demo-cartpole --overwrite
+	.venv/bin/anakin train --agent impala --env cartpole --run runs/demo-cartpole --overwrite \
+	  --batch-size 32 --agent.learning-rate 2e-3 --agent.entropy-cost 0.01
 	@echo "The learning curves: runs/demo-catch/curve.png, runs/demo-cartpole/curve.png"
 
 test: .venv/ready  ## all tests

@@ -1,6 +1,7 @@
 """Bad input, told in one line."""
 
 import difflib
+import math
 from collections.abc import Iterable
 
 
@@ -22,3 +23,9 @@ def check_at_least_one(**numbers: int) -> None:
     for name, number in numbers.items():
         if number < 1:
             raise UserError(f"{name} is {number}; it must be at least 1")
+
+
+def check_range(name: str, number: float, low: float, high: float = math.inf) -> None:
+    """Raises UserError where it is not low <= number <= high, as NaN never is."""
+    if not low <= number <= high:
+        raise UserError(f"{name} is {number}; it must be from {low:g} to {high:g}")

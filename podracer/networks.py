@@ -15,7 +15,7 @@ from dm_env import specs
 
 from podracer import torsos
 from podracer.agent import Key, PyTree
-from podracer.errors import UserError
+from podracer.errors import UserError, check_at_least_one
 
 
 class Predictions(NamedTuple):
@@ -67,19 +67,28 @@ class Config:
     memory_layers: int = 1
     """layers of the core"""
 
+    def __post_init__(self):
+        names = ("width", "depth", "memory_size", "memory_layers")
+        check_at_least_one(
+            **{f"hidden_sizes[{i}]": n for i, n in enumerate(self.hidden_sizes)},
+            **{name: getattr(self, name) for name in names},
+        )
+
 
 def actor_critic(
     observation_spec: Any, action_spec: specs.Array, config: Config = Config()
 ) -> Network:
     """A policy over discrete actions and a value, for an environment's two specs.
 
-    Raises UserError if the actions are not discrete.
+    Raises UserError if the actions are not discrete, or the observation is no image and
+    the torso wants one.
     """
     if not isinstance(action_spec, specs.DiscreteArray):
         raise UserError(
             f"action_spec is {action_spec}; this network has a head for discrete actions "
             "only (a dm_env DiscreteArray)"
         )
+    check_torso(observation_spec, config)
     module = ActorCritic(config, int(action_spec.num_values))
 
     def apply(params: PyTree, memory: PyTree, timesteps: dm_env.TimeStep):
@@ -119,6 +128,20 @@ def actor_critic(
         return apply(params, memory, timesteps)[1]
 
     return Network(init, initial_memory, step, unroll)
+
+
+def check_torso(observation_spec: Any, config: Config) -> None:
+    """Raises UserError where the torso cannot look at such observations."""
+    image = observation_spec[0] if config.last_action else observation_spec
+    smallest = {"minatar": 3, "shallow": 36, "resnet": 1}.get(config.torso)
+    if smallest is None:
+        return
+    shape = getattr(image, "shape", ())
+    if len(shape) != 3 or min(shape[:2]) < smallest:
+        raise UserError(
+            f"torso is {config.torso}, for images [H, W, C] of at least {smallest} x "
+            f"{smallest}; the observation is {shape or image}: try torso mlp"
+        )
 
 
 class ActorCritic(nn.Module):

@@ -17,6 +17,7 @@ import optax
 
 from podracer import losses
 from podracer.agent import ActorOutput, Agent, LearnerState, Metrics, PyTree, Trajectory
+from podracer.errors import check_range
 from podracer.networks import Network, Predictions
 from podracer.parallel import AVERAGE, Average
 
@@ -56,6 +57,14 @@ class Config:
     """added to RMSProp's root, outside it, as torch does"""
     momentum: float = 0.0
     """of RMSProp's steps"""
+
+    def __post_init__(self):
+        for name in ("discount_factor", "rmsprop_decay", "momentum"):
+            check_range(name, getattr(self, name), 0.0, 1.0)
+        for name in ("learning_rate", "value_cost", "entropy_cost", "rmsprop_epsilon"):
+            check_range(name, getattr(self, name), 0.0)
+        for name in ("clip_rho", "clip_c", "clip_pg_rho", "max_gradient_norm"):
+            check_range(name, getattr(self, name), 0.0)
 
 
 class Preset(NamedTuple):

@@ -102,6 +102,7 @@ def trained(environment, cores, updates, make_unit=training.make_step, **config)
     return states
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 def test_any_number_of_cores_computes_the_same(reduction):
     one = trained(Catch(), 1, 2, reduction=reduction)
@@ -129,6 +130,7 @@ def test_podracers_averaging_sees_one_cores_share():
     np.testing.assert_allclose(moved[4] * 16, moved[1], rtol=1e-4)
 
 
+@pytest.mark.core
 def test_sharing_the_forward_pass_changes_nothing_but_rounding():
     for environment in (Catch(), Counter()):
         offline = trained(environment, 2, 3, training.make_step)[-1]
@@ -169,6 +171,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_does_not():
     assert shared[0] == shared[1] != shared[2]
 
 
+@pytest.mark.core
 def test_parameters_are_bit_equal_on_every_core_after_100_updates():
     state, metrics = last(train(Catch(), total_steps=6400, cores=8))
     assert metrics["updates"] == 100
@@ -184,6 +187,7 @@ def test_500_calls_in_a_row_on_8_cores():
     assert metrics["updates"] == 500 == int(state.updates)
 
 
+@pytest.mark.core
 def test_a_call_moves_nothing_between_host_and_device():
     agent = make_agent(Catch())
     environment = Batched(auto_reset(Catch()))
@@ -274,6 +278,7 @@ def test_an_environment_that_breaks_the_protocol_is_named():
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.core
 def test_nan_stops_the_run_with_the_update_and_the_term():
     environment = Explosive(length=100, at=10)
     calls = train(environment, total_steps=64 * 8, updates_per_call=1, cores=2)

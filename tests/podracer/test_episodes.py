@@ -7,6 +7,8 @@ import pytest
 
 from podracer import episodes
 
+pytestmark = pytest.mark.core
+
 FIRST, MID, LAST = dm_env.StepType
 
 
@@ -26,7 +28,6 @@ def collect(state):
     return state, episodes.means(sums)
 
 
-@pytest.mark.core
 def test_an_episode_is_counted_once_and_the_next_one_starts_at_zero():
     state = run([MID, LAST, FIRST, MID, MID, LAST, FIRST], [1.0, 2, 0, 3, 4, 5, 0])
     state, metrics = collect(state)

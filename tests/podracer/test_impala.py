@@ -13,10 +13,11 @@ from podracer import networks
 from podracer.agent import ActorOutput, Trajectory
 from podracer.agents import impala
 
+pytestmark = pytest.mark.core
+
 MID = int(dm_env.StepType.MID)
 
 
-@pytest.mark.core
 def test_rmsprop_is_torchs():
     config = impala.Config(learning_rate=0.01, max_gradient_norm=1e9)
     optimizer = impala.make_optimizer(config)
@@ -78,7 +79,6 @@ def case_two():
     return networks.Predictions(logits, value), Trajectory(timesteps, outputs, ())
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
     ("entropy_cost", "expected"), [(0.01, 0.010176991840), (0.0006, 0.062481087623)]
 )

@@ -12,6 +12,8 @@ import rlax
 
 from podracer import losses
 
+pytestmark = pytest.mark.core
+
 FIRST, MID, LAST = dm_env.StepType
 INF = float("inf")
 
@@ -26,7 +28,6 @@ def column(values):
     return jnp.array(values, jnp.float32)[:, None]
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
     ("clip_rho", "clip_pg_rho", "target", "advantage"),
     [

@@ -11,6 +11,8 @@ from podracer import networks
 from podracer.errors import UserError
 from tests.environments import rows
 
+pytestmark = pytest.mark.core
+
 FIRST, MID, LAST = dm_env.StepType
 VARIANTS = {
     "mlp": networks.Config(hidden_sizes=(8,)),

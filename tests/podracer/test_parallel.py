@@ -9,8 +9,9 @@ from podracer import parallel
 from podracer.errors import UserError
 from podracer.parallel import BATCH, LOCAL, SHARED
 
+pytestmark = pytest.mark.core
 
-@pytest.mark.core
+
 @pytest.mark.parametrize("cores", [1, 2, 4, 8])
 def test_an_averaged_gradient_is_the_mean_whatever_the_cores(cores):
     """With shard_map's default checks it would come out `cores` times too large."""

@@ -3,11 +3,14 @@
 import dm_env
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from dm_env import specs
 
 from podracer import transformations
 from podracer.agent import ActorOutput, Agent, LearnerState, Trajectory
 from tests.environments import rows
+
+pytestmark = pytest.mark.core
 
 FIRST, MID, LAST = dm_env.StepType
 FRAME = specs.Array((2, 2, 1), np.uint8)

@@ -129,6 +129,7 @@ def test_any_number_of_learners_computes_the_same():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), one, four)
 
 
+@pytest.mark.core
 def test_lock_step_repeats_bit_for_bit():
     def bits():
         rows = [
@@ -194,6 +195,7 @@ def test_bad_input_is_one_line(options, line):
     assert not actor_threads()
 
 
+@pytest.mark.core
 def test_an_environment_that_raises_ends_the_run_with_its_traceback():
     started = time.perf_counter()
     made = []

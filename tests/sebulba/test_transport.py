@@ -12,6 +12,8 @@ from podracer import parallel
 from sebulba import transport
 from sebulba.transport import Closed, Handed, ParameterServer, TrajectoryQueue
 
+pytestmark = pytest.mark.core
+
 
 def handed(name):
     return Handed([name], None, np.zeros(1, int))
