@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from podracer.errors import UserError
+from podracer.run_folder import writing
 
 # The same words in both architectures. A row is one call of a compiled program (Anakin)
 # or a report of the learner (Sebulba); a number is null where there was nothing to report.
@@ -22,11 +22,22 @@ VOCABULARY = {
     "episodes": ("episodes", "that finished in this row"),
     "episode_return": ("reward", "mean undiscounted return of those episodes"),
     "episode_length": ("environment steps", "mean length of those episodes"),
-    "loss/policy": ("", "policy gradient loss"),
-    "loss/value": ("", "value loss, times its cost"),
-    "loss/entropy": ("", "entropy loss, times its cost"),
+    # Of the agent: means over the updates of the row and over the cores.
+    "loss/total": ("", "policy loss and the others times their costs, a step"),
+    "loss/policy": ("", "policy gradient loss, a step"),
+    "loss/value": ("", "half the squared error of the value, a step"),
+    "loss/entropy": ("nat", "negative entropy of the policy, a step"),
+    "rho": ("", "probability of an action, target over behaviour policy"),
     "gradient_norm": ("", "global norm of the averaged gradient, before any clip"),
-    "learning_rate": ("", "at the last update of this row"),
+    "learning_rate": ("", "step size of the optimiser"),
+    # Of Sebulba's transport.
+    "trajectories_per_second": ("trajectories / s", "learned in this row"),
+    "learner_waiting": ("share of the time", "that the learner waited for data"),
+    "actors_waiting": ("share of the time", "that actors waited for space"),
+    "lag_mean": ("updates", "between acting and learning, mean over steps"),
+    "lag_median": ("updates", "the same, median"),
+    "lag_max": ("updates", "the same, greatest"),
+    "dropped": ("trajectories", "too old to learn from, since the start of the run"),
 }
 
 
@@ -52,11 +63,9 @@ class JsonLines:
         self._path = Path(path)
 
     def __enter__(self) -> Self:
-        try:
+        with writing(self._path):
             self._file = open(self._path, "a+b", buffering=0)
             self._drop_unfinished_line()
-        except OSError as error:
-            raise self._clear(error) from error
         return self
 
     def __exit__(self, *_) -> None:
@@ -66,22 +75,21 @@ class JsonLines:
         row = {name: _json_number(number) for name, number in metrics.items()}
         line = json.dumps(row, allow_nan=False).encode() + b"\n"
         end = self._file.seek(0, os.SEEK_END)
-        try:
-            while line:  # an unbuffered write may take a part only
-                line = line[self._file.write(line) :]
-        except OSError as error:
-            with suppress(OSError):
-                self._file.truncate(end)
-            raise self._clear(error) from error
+        with writing(self._path):
+            try:
+                while line:  # an unbuffered write may take a part only
+                    line = line[self._file.write(line) :]
+            except OSError:
+                with suppress(OSError):
+                    self._file.truncate(end)
+                raise
 
     def _drop_unfinished_line(self) -> None:
         end = self._file.seek(0, os.SEEK_END)
         start = self._file.seek(max(end - 2**16, 0))  # no line is as long as this
-        tail = self._file.read(end - start)
-        self._file.truncate(start + tail.rfind(b"\n") + 1)
-
-    def _clear(self, error: OSError) -> UserError:
-        return UserError(f"{self._path}: cannot write: {error.strerror}")
+        whole, newline, rest = self._file.read(end - start).rpartition(b"\n")
+        if rest:
+            self._file.truncate(start + len(whole + newline))
 
 
 def read(path: str | Path) -> Iterator[dict[str, float | None]]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter
 
+from podracer.metrics import human
 from podracer.run_folder import atomic
 
 COLOR = "#1f6fb4"
@@ -33,7 +33,7 @@ def curve(rows: Iterable[Mapping[str, float | None]], title: str = "") -> Pictur
     picture = Picture(figsize=(7, 4), dpi=150, layout="constrained")
     axes = picture.add_subplot(title=title, xlabel="environment steps")
     axes.set_ylabel("mean return of finished episodes")
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.xaxis.set_major_formatter(lambda steps, _: human(steps))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
 
@@ -49,6 +49,14 @@ def curve(rows: Iterable[Mapping[str, float | None]], title: str = "") -> Pictur
     axes.plot(steps, returns, color=COLOR, alpha=0.3, linewidth=1)
     axes.plot(steps, smooth, color=COLOR, linewidth=2)
     axes.plot(steps[-1], smooth[-1], "o", color=COLOR)
+    axes.annotate(
+        human(smooth[-1]),
+        (steps[-1], smooth[-1]),
+        xytext=(8, 0),
+        textcoords="offset points",
+        va="center",
+        color=COLOR,
+    )
     return picture
 
 
@@ -62,7 +70,7 @@ def _point(row: Mapping[str, float | None]) -> tuple[float, float, float] | None
     value = row["episode_return"]
     if value is None or math.isnan(value):
         return None
-    return row["steps"], value, row["episodes"]
+    return row["steps"], value, max(row["episodes"], 1)
 
 
 def _thin(points: np.ndarray) -> np.ndarray:

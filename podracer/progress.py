@@ -5,7 +5,6 @@ import math
 import sys
 import time
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Self
 
 import rich.console
@@ -14,6 +13,7 @@ import rich.progress
 from podracer.metrics import human
 
 LINE_SECONDS = 60.0  # between two plain lines, unless a tenth of the run is sooner
+EPISODES = 100  # in a mean return, at least: a call may see only a few of them finish
 
 
 class Progress:
@@ -36,7 +36,7 @@ class Progress:
         )
         self._total, self._title = total_steps, title
         self._steps, self._seconds = 0.0, 0.0  # trained here; a resumed run has more
-        self._return = math.nan  # mean, of the episodes that finished last
+        self._recent: list[tuple[float, float]] = []  # episodes, their mean return
         self._next_line = (0.0, 0.0)  # time, steps
 
     def __enter__(self) -> Self:
@@ -56,8 +56,10 @@ class Progress:
             self._say(f"{self._title}: compiled in {metrics['compile_seconds']:.1f} s")
         self._seconds += metrics["seconds"]
         self._steps += metrics["steps_per_second"] * metrics["seconds"]
-        if not math.isnan(metrics["episode_return"]):
-            self._return = metrics["episode_return"]
+        if metrics["episodes"]:
+            self._recent.append((metrics["episodes"], metrics["episode_return"]))
+        while sum(episodes for episodes, _ in self._recent[1:]) >= EPISODES:
+            del self._recent[0]
         steps = min(int(metrics["steps"]), self._total)
         line = self._line(steps, metrics["steps_per_second"])
         self._bar.update(
@@ -67,18 +69,22 @@ class Progress:
             self._say(line)
 
     def summary(self) -> str:
-        """The run in a few words, once there have been metrics."""
-        speed = self._steps / self._seconds
-        return f"mean return {human(self._return)}, {human(speed)} steps/s"
+        """The run in a few words."""
+        speed = self._steps / self._seconds if self._seconds else math.nan
+        return f"mean return {human(self._return())}, {human(speed)} steps/s"
+
+    def _return(self) -> float:
+        episodes = sum(n for n, _ in self._recent)
+        return sum(n * x for n, x in self._recent) / episodes if episodes else math.nan
 
     def _line(self, steps: int, steps_per_second: float) -> str:
-        rest = (self._total - steps) * self._seconds / self._steps
+        rest = (self._total - steps) * self._seconds / max(self._steps, 1)
         return (
             f"{steps / self._total:4.0%}"
             f"  {human(steps)}/{human(self._total)} steps"
             f"  {human(steps_per_second)} steps/s"
-            f"  return {human(self._return)}"
-            f"  ETA {timedelta(seconds=round(rest))}"
+            f"  return {human(self._return())}"
+            f"  ETA {_clock(rest)}"
         )
 
     def _is_due(self, steps: int) -> bool:
@@ -92,6 +98,11 @@ class Progress:
     def _say(self, line: str) -> None:
         if not self._quiet:
             print(line, flush=True)  # rich moves it above the live bar
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
 
 
 def _is_live(console: rich.console.Console) -> bool:

@@ -25,22 +25,23 @@ def record(
     """Runs a training loop to its end and returns its last state and metrics.
 
     Keeps `metrics.jsonl` and `curve.png` in the folder, up to the last metrics even if
-    the loop raises or is interrupted, and shows the progress unless `quiet`.
+    the loop raises or is interrupted, and shows the progress unless `quiet`. Raises
+    UserError where it cannot write.
     """
     folder = Path(folder)
-    progress = Progress(total_steps, title, quiet)
+    say = (lambda line: None) if quiet else print
+    say(f"{title}: recorded in {folder}")
     with (
         JsonLines(folder / METRICS) as lines,
         _drawing(folder, title) as draw_if_due,
-        progress,
+        Progress(total_steps, title, quiet) as progress,
         contextlib.closing(updates),  # first: a failing loop leaves no thread behind
     ):
         for state, metrics in updates:
             lines.write(metrics)
             progress.update(metrics)
             draw_if_due()
-    if not quiet:
-        print(f"{title}: {progress.summary()}, curve in {folder / CURVE}")
+    say(f"{title}: {progress.summary()}, curve in {folder / CURVE}")
     return state, metrics
 
 

@@ -34,13 +34,13 @@ def create(
     one cannot write or where a run lies already and `overwrite` is not asked for.
     """
     description = {
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": shlex.join([_program(), *sys.argv[1:]]),
         "versions": {"python": platform.python_version()}
         | {package: _version(package) for package in ("podracer", "jax", "jaxlib")},
         "config": config,
     }
     text = json.dumps(description, indent=2, default=_plain) + "\n"
-    with _one_line(path or "runs"), contextlib.ExitStack() as undo:
+    with writing(path or "runs"), contextlib.ExitStack() as undo:
         folder = _fresh(name) if path is None else Path(path)
         if path is None or not folder.is_dir():
             folder.mkdir(parents=True, exist_ok=path is None)
@@ -72,7 +72,7 @@ def load_config(folder: str | Path) -> dict[str, Any]:
 def atomic(path: Path) -> Iterator[Path]:
     """A temporary path, which becomes `path` at the end or vanishes on an error."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with _one_line(path):
+    with writing(path):
         try:
             yield temporary
             os.replace(temporary, path)
@@ -81,7 +81,8 @@ def atomic(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _one_line(path: str | Path) -> Iterator[None]:
+def writing(path: str | Path) -> Iterator[None]:
+    """Turns a refusal of the system (full disk, no permission) into a UserError."""
     try:
         yield
     except OSError as error:
@@ -114,6 +115,11 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def _program() -> str:
+    path = Path(sys.argv[0])
+    return path.parent.name if path.name == "__main__.py" else path.name
 
 
 def _version(package: str) -> str:

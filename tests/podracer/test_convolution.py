@@ -67,7 +67,7 @@ def test_equals_flax(case):
     )
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ["minatar", "padded by 1", "8x8/4", "4x4/2"])
 def test_compiles_to_ordinary_convolutions_in_a_loop(case):
     x, ours, _ = make(case)
     params = ours.init(jax.random.key(1), x)

@@ -1,0 +1,66 @@
+"""A pure JAX environment, stepped on the host: both architectures on one environment."""
+
+import dataclasses
+from typing import Any
+
+import dm_env
+import jax
+import numpy as np
+
+import envs_jax
+from podracer.errors import UserError, nearest
+
+
+def default_options(name: str) -> Any:
+    """The environment's own dataclass, at its defaults. Raises UserError."""
+    known = envs_jax.ENVIRONMENTS
+    if name not in known:
+        raise UserError(f"no JAX environment is named {name!r}{nearest(name, known)}")
+    return known[name]()
+
+
+class JaxEnvironment:
+    """B copies on the first CPU device, through the host protocol."""
+
+    frames_per_step = 1
+
+    def __init__(self, name: str, batch_size: int, seed: int, options: Any):
+        self.batch_size = batch_size
+        self._environment = envs_jax.make(name, **dataclasses.asdict(options))
+        batched = envs_jax.Batched(envs_jax.auto_reset(self._environment))
+
+        def keys(key, count):
+            return jax.random.split(jax.random.fold_in(key, count), batch_size)
+
+        self._start = jax.jit(lambda key: batched.initial_state(keys(key, 0)))
+        self._step = jax.jit(
+            lambda key, count, state, action: batched.step(
+                keys(key, count), state, action
+            )
+        )
+        self._device = jax.local_devices(backend="cpu")[0]
+        self._key = jax.device_put(jax.random.key(seed), self._device)
+        self._count = 0
+
+    def reset(self) -> dm_env.TimeStep:
+        self._state, timestep = self._start(self._key)
+        return jax.device_get(timestep)
+
+    def step(self, action: np.ndarray) -> dm_env.TimeStep:
+        self._count += 1
+        self._state, timestep = self._step(
+            self._key, np.uint32(self._count), self._state, action
+        )
+        return jax.device_get(timestep)
+
+    def observation_spec(self) -> Any:
+        return self._environment.observation_spec()
+
+    def action_spec(self) -> Any:
+        return self._environment.action_spec()
+
+    def finished_games(self) -> None:
+        return None
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,156 @@
+"""The host protocol on real simulators: FIRST, LAST and discounts at every position."""
+
+import dm_env
+import numpy as np
+import pytest
+from dm_env import specs
+
+from podracer.errors import UserError
+from sebulba import host_environments
+from sebulba.host_environments.envpool import AtariOptions, Options
+
+FIRST, MID, LAST = dm_env.StepType
+
+
+def make(name, batch_size=4, seed=0, threads=1, **options):
+    base = host_environments.default_options(name)
+    return host_environments.make(
+        name, batch_size, seed, threads, type(base)(**options)
+    )
+
+
+def play(environment, steps, num_actions=None):
+    """Stacked timesteps [steps + 1, B, ...] under random actions."""
+    random = np.random.default_rng(0)
+    num_actions = num_actions or environment.action_spec().num_values
+    rows = [environment.reset()]
+    for _ in range(steps):
+        shape = environment.batch_size
+        action = random.integers(0, num_actions, shape).astype(np.int32)
+        rows.append(environment.step(action))
+    environment.close()
+    return dm_env.TimeStep(
+        *(np.stack(x) for x in list(zip(*rows, strict=True))[:3]),
+        [row.observation for row in rows],
+    )
+
+
+def check_protocol(timesteps):
+    step_type, reward, discount = timesteps[:3]
+    assert step_type.dtype == np.int32
+    assert reward.dtype == discount.dtype == np.float32
+    assert (step_type[0] == FIRST).all()
+    np.testing.assert_array_equal(step_type[1:] == FIRST, step_type[:-1] == LAST)
+    assert (reward[step_type == FIRST] == 0).all()
+    assert (discount[step_type != LAST] == 1).all()
+
+
+def test_cartpole_terminates_with_discount_0():
+    timesteps = play(make("CartPole-v1"), 100)
+    check_protocol(timesteps)
+    assert (timesteps.step_type == LAST).sum() > 4
+    assert (timesteps.discount[timesteps.step_type == LAST] == 0).all()
+    assert (timesteps.reward[timesteps.step_type == LAST] == 1).all()
+
+
+def test_cartpole_cut_off_keeps_discount_1():
+    timesteps = play(make("CartPole-v1", max_episode_steps=7), 17)
+    check_protocol(timesteps)
+    np.testing.assert_array_equal(
+        np.flatnonzero(timesteps.step_type[:, 0] == LAST), [7, 15]
+    )
+    assert (timesteps.discount == 1).all()
+
+
+def test_pong_ends_and_begins_as_the_protocol_says():
+    timesteps = play(make("Pong-v5", max_episode_steps=20, batch_size=2), 45)
+    check_protocol(timesteps)
+    assert (timesteps.step_type == LAST).sum() == 4
+    observation = timesteps.observation[0]
+    assert observation.shape == (2, 84, 84, 1) and observation.dtype == np.uint8
+
+
+def test_lives_are_episodes_if_asked_and_games_are_counted_whole():
+    lives = make("Breakout-v5", batch_size=2, per_life=True, noop_max=1)
+    timesteps = play(lives, 700)
+    check_protocol(timesteps)
+    games = lives.finished_games()
+    ends = (timesteps.step_type == LAST).sum()
+    assert games.finished >= 2 and ends >= 5 * games.finished
+    assert 0 < games.return_sum <= timesteps.reward.sum()
+    assert lives.finished_games() == (0.0, 0.0)
+    whole = make("Breakout-v5", batch_size=2, noop_max=1)
+    assert whole.finished_games() is None
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Pong-v5"])
+def test_streams_depend_on_the_seed_alone(name):
+    def observations(threads, seed):
+        environment = make(name, batch_size=3, threads=threads, seed=seed)
+        return np.stack(play(environment, 12, num_actions=1).observation)
+
+    one = observations(1, 5)
+    np.testing.assert_array_equal(one, observations(2, 5))
+    # Environment i is seeded with seed + i: disjoint ranges are disjoint streams.
+    shifted = observations(1, 6)
+    np.testing.assert_array_equal(one[:, 1:], shifted[:, :-1])
+    assert (one != shifted).any()
+
+
+def test_seeds_of_threads_do_not_overlap():
+    ranges = [
+        range(first, first + 64)
+        for first in (
+            host_environments.first_seed(3, thread, 64) for thread in range(8)
+        )
+    ]
+    assert len(set().union(*ranges)) == 8 * 64
+    assert max(max(x) for x in ranges) < 2**31
+    assert host_environments.first_seed(3, 0, 64) != host_environments.first_seed(
+        4, 0, 64
+    )
+
+
+def test_dictionary_observations_pass_as_they_are():
+    environment = make("MiniGrid-Empty-5x5-v0")
+    spec = environment.observation_spec()
+    timesteps = play(environment, 20)
+    check_protocol(timesteps)
+    observation = timesteps.observation[0]
+    assert set(spec) == set(observation) == {"direction", "image", "mission"}
+    assert isinstance(spec["direction"], specs.DiscreteArray)
+    for name, part in spec.items():
+        assert part.shape == observation[name].shape[1:]
+        assert part.dtype == observation[name].dtype
+
+
+def test_a_jax_environment_on_the_host():
+    environment = make("jax:catch", rows=4)
+    timesteps = play(environment, 11)
+    check_protocol(timesteps)
+    assert [*np.flatnonzero(timesteps.step_type[:, 0] == LAST)] == [3, 7, 11]
+    again = play(make("jax:catch", rows=4), 11)
+    np.testing.assert_array_equal(timesteps.reward, again.reward)
+    other = play(make("jax:catch", rows=4, seed=1), 11)
+    assert (np.stack(other.observation) != np.stack(again.observation)).any()
+
+
+def test_options_are_those_of_the_family():
+    assert type(host_environments.default_options("CartPole-v1")) is Options
+    assert type(host_environments.default_options("Pong-v5")) is AtariOptions
+
+
+@pytest.mark.parametrize(
+    ("call", "line"),
+    [
+        (lambda: make("Pongg-v5"), "named 'Pongg-v5'; did you mean 'Pong-v5'"),
+        (lambda: make("jax:cach"), "named 'cach'; did you mean 'catch'"),
+        (lambda: make("Pendulum-v1"), "Pendulum-v1 has actions .* only discrete"),
+        (lambda: make("Pong-v5", frame_skip=0), "frame_skip is 0"),
+        (lambda: make("CartPole-v1", max_episode_steps=0), "max_episode_steps is 0"),
+    ],
+)
+def test_bad_input_is_one_line(call, line):
+    with pytest.raises(UserError, match=line) as error:
+        call()
+    assert "\n" not in str(error.value)
