@@ -8,8 +8,7 @@ from typing import Any
 
 import anakin
 import envs_jax
-from podracer import command, networks, parallel, recording, run_folder
-from podracer.agents import AGENTS
+from podracer import command, experiment, networks, parallel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,9 +24,9 @@ class Train:
     total_steps: int = 1_000_000
     """environment steps of the run"""
     batch_size: int = 64
-    """environments, over all cores; a preset brings its own"""
+    """environments, over all cores; a preset has its own"""
     unroll_length: int = 16
-    """environment steps between two updates; a preset brings its own"""
+    """environment steps between two updates; a preset has its own"""
     updates_per_call: int | None = None
     """updates between two reports; by default a hundredth of the run"""
     seed: int = 0
@@ -43,40 +42,29 @@ class Train:
 
 
 def train(argv: Sequence[str]) -> None:
-    """Parses the flags, makes the agent and its environment, and records the run."""
-    agent = command.choose(argv, "agent", AGENTS, "impala", "the algorithm")
-    module = AGENTS[agent.name]
+    """Trains as the flags say and leaves a run folder."""
+    chosen = experiment.choose_agent(argv, unroll_length=16, batch_size=64)
     env = command.choose(
         argv, "env", envs_jax.ENVIRONMENTS, "catch", "where the agent acts"
     )
-    preset = command.choose(
-        argv, "preset", ("none", *module.PRESETS), "none", "published numbers to use"
+    default = Train(
+        chosen.numbers.config,
+        envs_jax.ENVIRONMENTS[env.name](),
+        unroll_length=chosen.numbers.unroll_length,
+        batch_size=chosen.numbers.batch_size,
     )
-    default = Train(module.Config(), envs_jax.ENVIRONMENTS[env.name]())
-    if preset.name != "none":
-        numbers = module.PRESETS[preset.name]
-        default = dataclasses.replace(
-            default,
-            agent=numbers.config,
-            unroll_length=numbers.unroll_length,
-            batch_size=numbers.batch_size,
-        )
-    config = command.parse(default, argv, "anakin train", (agent, env, preset))
-    run(agent.name, env.name, config)
-
-
-def run(agent_name: str, env_name: str, config: Train) -> None:
-    """Trains as configured and leaves a run folder."""
+    config = command.parse(default, argv, "anakin train", (*chosen.flags, env))
     parallel.use_cpu_cores(config.cores)
-    environment = envs_jax.make(env_name, **dataclasses.asdict(config.env))
-    network = networks.actor_critic(
-        environment.observation_spec(), environment.action_spec(), config.network
-    )
-    agent_config = dataclasses.replace(
-        config.agent, total_steps=config.agent.total_steps or config.total_steps
+    environment = envs_jax.make(env.name, **dataclasses.asdict(config.env))
+    agent = experiment.make_agent(
+        chosen.module,
+        experiment.for_run(config.agent, config.total_steps),
+        config.network,
+        environment.observation_spec(),
+        environment.action_spec(),
     )
     updates = anakin.train(
-        AGENTS[agent_name].make_agent(agent_config, network),
+        agent,
         environment,
         batch_size=config.batch_size,
         unroll_length=config.unroll_length,
@@ -85,14 +73,7 @@ def run(agent_name: str, env_name: str, config: Train) -> None:
         updates_per_call=config.updates_per_call,
         cores=config.cores,
     )
-    folder = run_folder.create(
-        config.run,
-        {"agent": agent_name, "env": env_name, "train": config},
-        config.overwrite,
-        name=f"{agent_name}-{env_name}",
-    )
-    title = f"{agent_name} on {env_name}"
-    recording.record(updates, folder, config.total_steps, title, config.quiet)
+    experiment.keep(updates, config, chosen.name, env.name)
 
 
 COMMANDS = {"train": train}

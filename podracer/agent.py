@@ -73,3 +73,11 @@ class Agent(NamedTuple):
     # interact(act) -> (trajectory, predictions [T + 1, B, ...], rest) unrolls
     # act(keys, actor_state, timestep) -> (actor_state, ActorOutput, predictions).
     online_step: Callable[..., tuple[LearnerState, Metrics, PyTree]] | None = None
+
+
+class Preset(NamedTuple):
+    """A published setting: an agent's numbers and the trajectories they belong to."""
+
+    config: Any  # the agent's own Config
+    unroll_length: int  # T, environment steps
+    batch_size: int  # B, environments, over all cores

@@ -7,6 +7,7 @@ import inspect
 import io
 import itertools
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
@@ -23,7 +24,7 @@ class Choice(NamedTuple):
 
     flag: str
     name: str
-    known: tuple[str, ...]
+    known: tuple[str, ...]  # empty: any name may do
     help: str
 
 
@@ -43,7 +44,7 @@ def choose(
         name = parser.parse_known_args(argv)[0].name
     except argparse.ArgumentError:
         raise UserError(f"--{flag}: a name is missing{nearest('', known)}") from None
-    if name not in known:
+    if known and name not in known:
         raise UserError(f"--{flag}: unknown name {name!r}{nearest(name, known)}")
     return Choice(flag, name, known, help)
 
@@ -58,7 +59,11 @@ def parse(
     a flag that there is not, and for a value that does not fit.
     """
     fields: list[Any] = [
-        (c.flag, Annotated[Literal[c.known], tyro.conf.arg(help=c.help)], c.name)
+        (
+            c.flag,
+            Annotated[Literal[c.known] if c.known else str, tyro.conf.arg(help=c.help)],
+            c.name,
+        )
         for c in choices
     ]
     fields += [("config", Annotated[type(default), tyro.conf.arg(name="")], default)]
@@ -93,8 +98,14 @@ def dispatch(
 def exits(program: str) -> Iterator[None]:
     """Ends a command in one line on stderr and its exit code; also a decorator.
 
-    UserError is 2, FloatingPointError (a run that is no longer finite) 1, Ctrl-C 130.
+    UserError is 2, FloatingPointError (a run that is no longer finite) 1, Ctrl-C 130,
+    SIGTERM 143.
     """
+
+    def terminated(*_) -> None:
+        raise SystemExit(128 + signal.SIGTERM)  # so that files and threads are closed
+
+    signal.signal(signal.SIGTERM, terminated)
     try:
         yield
     except UserError as error:

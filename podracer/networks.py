@@ -42,9 +42,10 @@ class Network(NamedTuple):
 class Config:
     """An actor-critic network."""
 
-    torso: Literal["mlp", "minatar", "shallow", "resnet"] = "mlp"
-    """what looks at the observation: layers, or the convolutions for MinAtar, those of
-    DQN and MonoBeast (shallow), or IMPALA's deep network (resnet)"""
+    torso: Literal["auto", "mlp", "minatar", "shallow", "resnet"] = "auto"
+    """what looks at the observation: layers (mlp), the convolutions for MinAtar, those of
+    DQN and MonoBeast (shallow), or IMPALA's deep network (resnet); auto takes shallow
+    for large images, minatar for small ones and mlp for the rest"""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """units of each layer of an mlp torso"""
     activation: Literal["relu", "tanh"] = "relu"
@@ -88,7 +89,7 @@ def actor_critic(
             f"action_spec is {action_spec}; this network has a head for discrete actions "
             "only (a dm_env DiscreteArray)"
         )
-    check_torso(observation_spec, config)
+    config = with_torso(observation_spec, config)
     module = ActorCritic(config, int(action_spec.num_values))
 
     def apply(params: PyTree, memory: PyTree, timesteps: dm_env.TimeStep):
@@ -130,18 +131,23 @@ def actor_critic(
     return Network(init, initial_memory, step, unroll)
 
 
-def check_torso(observation_spec: Any, config: Config) -> None:
-    """Raises UserError where the torso cannot look at such observations."""
-    image = observation_spec[0] if config.last_action else observation_spec
-    smallest = {"minatar": 3, "shallow": 36, "resnet": 1}.get(config.torso)
-    if smallest is None:
-        return
-    shape = getattr(image, "shape", ())
-    if len(shape) != 3 or min(shape[:2]) < smallest:
+def with_torso(observation_spec: Any, config: Config) -> Config:
+    """The config with a torso that can look at such observations; else UserError."""
+    seen = observation_spec[0] if config.last_action else observation_spec
+    shape = getattr(seen, "shape", ())
+    side = min(shape[:2]) if len(shape) == 3 else 0  # of an image [H, W, C]
+    smallest = {"shallow": 36, "minatar": 3, "mlp": 0, "resnet": 1}  # sides
+    if config.torso == "auto":
+        names = ("shallow", "minatar", "mlp")
+        torso = next(name for name in names if side >= smallest[name])
+        return dataclasses.replace(config, torso=torso)
+    if side < smallest[config.torso]:
         raise UserError(
-            f"torso is {config.torso}, for images [H, W, C] of at least {smallest} x "
-            f"{smallest}; the observation is {shape or image}: try torso mlp"
+            f"torso is {config.torso}, for images [H, W, C] of at least "
+            f"{smallest[config.torso]} pixels a side; the observation is "
+            f"{shape or seen}: try torso mlp"
         )
+    return config
 
 
 class ActorCritic(nn.Module):

@@ -37,7 +37,7 @@ class Progress:
         self._total, self._title = total_steps, title
         self._steps, self._seconds = 0.0, 0.0  # trained here; a resumed run has more
         self._recent: list[tuple[float, float]] = []  # episodes, their mean return
-        self._next_line = (0.0, 0.0)  # time, steps
+        self._last_line = (-math.inf, 0)  # when, and in which tenth of the run
 
     def __enter__(self) -> Self:
         compiling = f"{self._title}: compiling"
@@ -88,11 +88,11 @@ class Progress:
         )
 
     def _is_due(self, steps: int) -> bool:
-        now = time.monotonic()
-        next_time, next_steps = self._next_line
-        if now < next_time and steps < next_steps:
+        now, tenth = time.monotonic(), 10 * steps // self._total
+        last_time, last_tenth = self._last_line
+        if now < last_time + LINE_SECONDS and tenth == last_tenth:
             return False
-        self._next_line = now + LINE_SECONDS, min(steps + self._total / 10, self._total)
+        self._last_line = now, tenth
         return True
 
     def _say(self, line: str) -> None:

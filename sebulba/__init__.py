@@ -1,0 +1,6 @@
+"""Sebulba: environments on the host, actor and learner cores (arXiv:2104.06272)."""
+
+from sebulba import cores, host_environments
+from sebulba.training import State, train
+
+__all__ = ["State", "cores", "host_environments", "train"]

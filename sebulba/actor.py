@@ -148,7 +148,8 @@ class Actor(threading.Thread):
                 timestep = self._to_core(self._environment.step(np.asarray(action)))
                 versions.append(version)
             unroll, parts, sums = finish(unroll, timestep)
-            self._queue.put(number, Handed(parts, sums, np.array(versions)))
+            games = self._environment.finished_games()
+            self._queue.put(number, Handed(parts, sums, games, np.array(versions)))
 
     def _to_core(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
         return jax.device_put(timestep, self._device)

@@ -19,7 +19,7 @@ class Cores(NamedTuple):
         kind = self.actors[0].platform
         if self.actors == self.learners:
             return f"one {kind} core acts and learns"
-        return f"{len(self.actors)} {kind} cores act, {len(self.learners)} learn"
+        return f"{kind} cores: {len(self.actors)} to act, {len(self.learners)} to learn"
 
 
 def split(

@@ -41,7 +41,7 @@ class Learner:
         updates_per_trajectory: int,
         key: Key,
     ):
-        self._agent, self._pieces = agent, updates_per_trajectory
+        self._agent, self.updates_per_trajectory = agent, updates_per_trajectory
         self._mesh = parallel.mesh_of(cores)
         self._learn = self._over_cores(
             self._learn_on_core,
@@ -65,7 +65,7 @@ class Learner:
         self.state, self._tally, self.params = self._learn(
             self.state, self._tally, trajectory
         )
-        self.updates += self._pieces
+        self.updates += self.updates_per_trajectory
 
     def metrics(self) -> Metrics:
         """Means since the last time; FloatingPointError where one is not finite."""
@@ -90,7 +90,7 @@ class Learner:
             counted = tally.add(counted, parallel.AVERAGE(metrics), state.updates)
             return (state, counted), None
 
-        pieces = parallel.split(trajectory, TRAJECTORY, self._pieces)
+        pieces = parallel.split(trajectory, TRAJECTORY, self.updates_per_trajectory)
         stacked = jax.tree.map(lambda *x: jnp.stack(x), *pieces)
         (state, counted), _ = jax.lax.scan(update, (state, counted), stacked)
         return state, counted, self._agent.actor_params(state.learner)

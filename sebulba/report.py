@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from podracer import episodes
+from sebulba.cores import Cores
 from sebulba.learner import Learner
 from sebulba.transport import Handed, TrajectoryQueue
 
@@ -13,19 +14,21 @@ from sebulba.transport import Handed, TrajectoryQueue
 class Report:
     """Collects on the host, from one row of metrics to the next."""
 
-    def __init__(self, queue: TrajectoryQueue, threads: int, steps: int):
+    def __init__(
+        self, queue: TrajectoryQueue, threads: int, steps: int, frames_per_step: int
+    ):
         self._queue, self._threads = queue, threads
-        self._steps_a_trajectory = steps
+        self._steps_a_trajectory, self._frames_per_step = steps, frames_per_step
         self._compile_seconds = 0.0
         self._learned = self._dropped = 0  # trajectories since the start
+        self._handed: list[Handed] = []  # without their trajectories
         self._lags: list[np.ndarray] = []
-        self._sums: list[episodes.Sums] = []
         self._start_clock()
 
     def learned(self, handed: Handed, lag: np.ndarray) -> None:
         """Counts a trajectory, learned from `lag` [T] updates after it was acted."""
         self._lags.append(lag)
-        self._sums.append(handed.episodes)
+        self._handed.append(handed._replace(parts=()))
         self._learned += 1
         if self._learned == 1:  # until here everything was compiled
             self._compile_seconds = time.perf_counter() - self._started
@@ -40,27 +43,44 @@ class Report:
         seconds = time.perf_counter() - self._started
         learner_waited, actors_waited = self._waits() - self._waited
         timed = self._learned - self._learned_before
+        steps_per_second = timed * self._steps_a_trajectory / seconds
         lag = np.concatenate(self._lags)
-        sums = jax.tree.map(lambda *x: sum(x), *jax.device_get(self._sums))
-        row = learner.metrics() | episodes.means(sums)
-        row |= {
-            "seconds": seconds,
-            "compile_seconds": self._compile_seconds,
-            "steps_per_second": timed * self._steps_a_trajectory / seconds,
-            "trajectories_per_second": timed / seconds,
-            "learner_waiting": learner_waited / seconds,
-            "actors_waiting": actors_waited / seconds / self._threads,
-            "lag_mean": lag.mean(),
-            "lag_median": np.median(lag),
-            "lag_max": lag.max(),
-        }
+        row = (
+            learner.metrics()
+            | self._finished()
+            | {
+                "seconds": seconds,
+                "compile_seconds": self._compile_seconds,
+                "steps_per_second": steps_per_second,
+                "frames_per_second": steps_per_second * self._frames_per_step,
+                "learner_steps_per_second": timed
+                * learner.updates_per_trajectory
+                / seconds,
+                "learner_waiting": learner_waited / seconds,
+                "actors_waiting": actors_waited / seconds / self._threads,
+                "lag_mean": lag.mean(),
+                "lag_median": np.median(lag),
+                "lag_max": lag.max(),
+            }
+        )
         row = {name: float(x) for name, x in row.items()} | {
             "updates": learner.updates,
             "steps": self._learned * self._steps_a_trajectory,
             "dropped": self._dropped,
         }
-        self._lags, self._sums = [], []
+        self._lags, self._handed = [], []
         self._start_clock()
+        return row
+
+    def _finished(self) -> dict[str, float]:
+        """Means over the episodes, and over whole games where those are other things."""
+        sums = jax.device_get([handed.episodes for handed in self._handed])
+        row = episodes.means(jax.tree.map(lambda *x: sum(x), *sums))
+        games = [handed.games for handed in self._handed if handed.games is not None]
+        if games:
+            count = sum(x.finished for x in games)
+            total = sum(x.return_sum for x in games)
+            row |= {"games": count, "game_return": total / count if count else np.nan}
         return row
 
     def _start_clock(self) -> None:
@@ -71,3 +91,25 @@ class Report:
     def _waits(self) -> np.ndarray:
         """Seconds that the learner and all the actors have waited so far."""
         return np.array([self._queue.learner_waited, self._queue.actors_waited])
+
+
+def advice(rows: list[dict], cores: Cores, threads_per_core: int) -> str:
+    """One line on who waited for whom, and what would balance it."""
+    learner, actors = (
+        np.mean([row[name] for row in rows])
+        for name in ("learner_waiting", "actors_waiting")
+    )
+    who = f"the learner waited {learner:.0%} of the time, the actors {actors:.0%}"
+    acting, learning = len(cores.actors), len(cores.learners)
+    if max(learner, actors) < 0.1:
+        return f"{who}: well balanced"
+    if learner > actors:
+        more = f"--threads-per-core {threads_per_core + 1}"
+        if learning > 1 and cores.actors != cores.learners:
+            more += f", or --actor-cores {acting + 1} --learner-cores {learning - 1}"
+        return f"{who}: actors are the bottleneck; try {more}"
+    if acting > 1:
+        fewer = f"--actor-cores {acting - 1} --learner-cores {learning + 1}"
+    else:
+        fewer = "a larger --batch-size, or --threads-per-core 1"
+    return f"{who}: the learner is the bottleneck; try {fewer}"

@@ -107,6 +107,7 @@ def train(
         trajectories,
         trajectories_per_report or max(1, trajectories // 100),
         max_lag if late == "drop" else None,
+        environments[0].frames_per_step,
     )
 
 
@@ -119,10 +120,11 @@ def learn(
     trajectories: int,
     per_report: int,
     drop_lag: int | None,
+    frames_per_step: int,
 ) -> Iterator[tuple[State, dict[str, float]]]:
     """The learner's loop: a trajectory of `steps` steps in, parameters out."""
     server.publish(learner.params, learner.updates)
-    report = Report(queue, len(actors), steps)
+    report = Report(queue, len(actors), steps, frames_per_step)
     with running(actors, queue):
         done = 0
         while done < trajectories:

@@ -69,6 +69,8 @@ class HostCounter:
     observation is the count; `fail_at` raises, `hang_at` sleeps at that step.
     """
 
+    frames_per_step = 2
+
     def __init__(self, batch_size=4, length=5, fail_at=None, hang_at=None):
         self.batch_size, self._length = batch_size, length
         self._fail_at, self._hang_at, self._steps = fail_at, hang_at, 0
@@ -104,6 +106,9 @@ class HostCounter:
 
     def action_spec(self):
         return specs.DiscreteArray(2)
+
+    def finished_games(self):
+        return None
 
     def close(self):
         self.closed = True

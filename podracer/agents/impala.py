@@ -16,7 +16,15 @@ import jax.numpy as jnp
 import optax
 
 from podracer import losses
-from podracer.agent import ActorOutput, Agent, LearnerState, Metrics, PyTree, Trajectory
+from podracer.agent import (
+    ActorOutput,
+    Agent,
+    LearnerState,
+    Metrics,
+    Preset,
+    PyTree,
+    Trajectory,
+)
 from podracer.errors import check_range
 from podracer.networks import Network, Predictions
 from podracer.parallel import AVERAGE, Average
@@ -65,14 +73,6 @@ class Config:
             check_range(name, getattr(self, name), 0.0)
         for name in ("clip_rho", "clip_c", "clip_pg_rho", "max_gradient_norm"):
             check_range(name, getattr(self, name), 0.0)
-
-
-class Preset(NamedTuple):
-    """A published setting: the agent's numbers and the trajectories they belong to."""
-
-    config: Config
-    unroll_length: int  # T, environment steps
-    batch_size: int  # B, environments, over all cores
 
 
 _TABLE_G1 = Config(learning_rate=6e-4, entropy_cost=0.01)

@@ -45,4 +45,4 @@ def test_impossible_splits(actors, learners, line):
 
 def test_a_shared_core_is_said():
     assert str(cores.split(jax.devices()[:1])) == "one cpu core acts and learns"
-    assert str(cores.split(jax.devices())) == "2 cpu cores act, 6 learn"
+    assert str(cores.split(jax.devices())) == "cpu cores: 2 to act, 6 to learn"

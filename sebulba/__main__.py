@@ -1,0 +1,132 @@
+"""The command: `sebulba train --agent impala --env Pong-v5`."""
+
+import contextlib
+import dataclasses
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+
+import sebulba
+from podracer import command, experiment, metrics, networks, parallel, run_folder
+from sebulba import host_environments
+from sebulba.cores import Cores, split
+from sebulba.report import advice
+
+
+@dataclasses.dataclass(frozen=True)
+class Train:
+    """Trains an agent in environments on the host, with cores that act and cores that
+    learn. `--env` is an EnvPool id, as Pong-v5, or `jax:` and one of Anakin's.
+
+    Leaves a run folder with config.json, metrics.jsonl and curve.png.
+    """
+
+    agent: Any
+    env: Any
+    network: networks.Config = dataclasses.field(default_factory=networks.Config)
+    total_steps: int = 1_000_000
+    """environment steps of the run"""
+    batch_size: int = 64
+    """environments of each actor thread, and of an update; a preset has its own"""
+    unroll_length: int = 20
+    """environment steps in a trajectory; a preset has its own"""
+    updates_per_trajectory: int = 1
+    """learner updates from each trajectory, each from an equal part of its batch"""
+    actor_cores: int | None = None
+    """cores that act, by default a quarter of all"""
+    learner_cores: int | None = None
+    """cores that learn, by default the rest"""
+    threads_per_core: int = 2
+    """actor threads that share a core, so that it need not wait for environments"""
+    env_threads: int | None = None
+    """C++ threads of each batch of environments, by default the CPUs shared out"""
+    max_lag: int | None = None
+    """updates that may lie between acting and learning, by default any number; 0 with
+    one actor thread is lock-step: it repeats bit for bit"""
+    late: Literal["wait", "drop"] = "wait"
+    """what keeps to max_lag: actors wait, or late trajectories are dropped"""
+    seed: int = 0
+    """of everything random"""
+    cores: int | None = None
+    """on a CPU, how many cores to make up, by default as many as there are"""
+    run: Path | None = None
+    """folder of the run, by default a new one under runs/"""
+    overwrite: bool = False
+    """take a folder that holds a run, and remove that run"""
+    quiet: bool = False
+    """print nothing but errors"""
+
+
+def train(argv: Sequence[str]) -> None:
+    """Trains as the flags say and leaves a run folder."""
+    chosen = experiment.choose_agent(argv, unroll_length=20, batch_size=64)
+    env = command.choose(argv, "env", (), "CartPole-v1", "an EnvPool id, or jax:catch")
+    default = Train(
+        chosen.numbers.config,
+        host_environments.default_options(env.name),
+        unroll_length=chosen.numbers.unroll_length,
+        batch_size=chosen.numbers.batch_size,
+    )
+    config = command.parse(default, argv, "sebulba train", (*chosen.flags, env))
+    parallel.use_cpu_cores(config.cores)
+    cores = split(jax.local_devices(), config.actor_cores, config.learner_cores)
+    threads = config.threads_per_core * len(cores.actors)
+    if not config.quiet:
+        print(f"{cores}; {threads} actor threads x {config.batch_size} environments")
+    folder = experiment.keep(
+        training(chosen, env.name, config, cores, threads),
+        config,
+        chosen.name,
+        env.name,
+    )
+    if not config.quiet:
+        rows = [*metrics.read(folder / run_folder.METRICS)]
+        print(advice(rows, cores, config.threads_per_core))
+
+
+def training(chosen, env: str, config: Train, cores: Cores, threads: int):
+    """The training loop of the command: agent and environments as configured."""
+    env_threads = config.env_threads or max(1, (os.cpu_count() or 1) // threads)
+
+    def make_environment(thread: int, batch_size: int = config.batch_size):
+        seed = host_environments.first_seed(config.seed, thread, config.batch_size)
+        return host_environments.make(env, batch_size, seed, env_threads, config.env)
+
+    with contextlib.closing(make_environment(0, batch_size=1)) as example:
+        agent = experiment.make_agent(
+            chosen.module,
+            experiment.for_run(config.agent, config.total_steps),
+            config.network,
+            example.observation_spec(),
+            example.action_spec(),
+            getattr(config.env, "frame_stack", 1),
+        )
+    return sebulba.train(
+        agent,
+        make_environment,
+        unroll_length=config.unroll_length,
+        total_steps=config.total_steps,
+        cores=cores,
+        threads_per_core=config.threads_per_core,
+        updates_per_trajectory=config.updates_per_trajectory,
+        max_lag=config.max_lag,
+        late=config.late,
+        seed=config.seed,
+    )
+
+
+COMMANDS = {"train": train}
+
+
+def main() -> None:
+    """`sebulba COMMAND ...`; bad input is one line and exit code 2."""
+    with command.exits("sebulba"):
+        command.dispatch(COMMANDS, sys.argv[1:], "sebulba")
+
+
+if __name__ == "__main__":
+    main()

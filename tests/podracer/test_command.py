@@ -1,0 +1,238 @@
+"""The command line: a configuration, or exactly one line that says what is wrong."""
+
+import dataclasses
+from typing import Any, Literal
+
+import pytest
+
+from podracer.command import choose, dispatch, exits, parse
+from podracer.errors import UserError, nearest
+
+
+@dataclasses.dataclass(frozen=True)
+class Impala:
+    """Learns off-policy."""
+
+    learning_rate: float = 1e-3
+    """step size at the first update"""
+    clipping: Literal["abs_one", "none"] = "none"
+    """of rewards"""
+    decay: bool = True
+    max_norm: float | None = None
+
+    def __post_init__(self):
+        if self.learning_rate < 0:
+            raise UserError(f"learning_rate is {self.learning_rate}; at least 0")
+
+
+@dataclasses.dataclass(frozen=True)
+class Ppo:
+    epochs: int = 4
+    """passes over a trajectory"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Catch:
+    rows: int = 10
+    """height of the board, in pixels"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+    hidden_sizes: tuple[int, ...] = (64, 64)
+
+
+@dataclasses.dataclass(frozen=True)
+class Train:
+    """Trains an agent.
+
+    Leaves a run folder.
+    """
+
+    agent: Any
+    env: Any
+    network: Network = Network()
+    batch_size: int = 256
+    """environments, over all cores"""
+    overwrite: bool = False
+
+    def __post_init__(self):
+        if self.batch_size < 1:
+            raise UserError(f"batch_size is {self.batch_size}; at least 1")
+
+
+AGENTS = {"impala": Impala(), "ppo": Ppo()}
+ENVIRONMENTS = {"catch": Catch()}
+PRESETS = {"small": 32, "large": 1024}
+
+
+def train(argv):
+    agent = choose(argv, "agent", AGENTS, "impala", "the algorithm")
+    env = choose(argv, "env", ENVIRONMENTS, "catch")
+    preset = choose(argv, "preset", PRESETS, "large")
+    default = Train(AGENTS[agent.name], ENVIRONMENTS[env.name])
+    default = dataclasses.replace(default, batch_size=PRESETS[preset.name])
+    return parse(default, argv, "anakin train", (agent, env, preset))
+
+
+LINE = (
+    "--agent impala --env catch --agent.learning-rate 1e-2 --env.rows 5 "
+    "--network.hidden-sizes 32 16 --batch-size 8"
+)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        LINE,
+        LINE.replace("--agent impala", "--agent=impala").replace("rate ", "rate="),
+        LINE.replace("learning-rate", "learning_rate"),
+        "--batch-size 8 --network.hidden-sizes 32 16 --env.rows 5 --agent.learning-rate .01",
+        "--agent ppo --agent.learning-rate 0.01 " + LINE,  # the last one counts
+    ],
+)
+def test_the_same_configuration_in_other_words(line):
+    expected = Train(Impala(learning_rate=0.01), Catch(5), Network((32, 16)), 8)
+    assert train(line.split()) == expected
+
+
+def test_a_name_brings_its_fields_and_defaults():
+    assert train([]) == Train(Impala(), Catch(), batch_size=1024)
+    line = "--agent=ppo --agent.epochs 2 --preset small --overwrite"
+    assert train(line.split()) == Train(Ppo(2), Catch(), batch_size=32, overwrite=True)
+
+
+@pytest.mark.parametrize(
+    "line_and_words",
+    [
+        # Names.
+        (
+            "--agent impla",
+            "--agent: unknown name 'impla'; did you mean 'impala'? known: ",
+        ),
+        ("--agent=", "--agent: unknown name ''; known: impala, ppo"),
+        ("--agent", "--agent: a name is missing; known: impala, ppo"),
+        ("--agent --env catch", "--agent: a name is missing"),
+        (
+            "--preset larg",
+            "--preset: unknown name 'larg'; did you mean 'large'? known: ",
+        ),
+        # Flags.
+        ("--batch-siz 8", "--batch-siz: no such flag; did you mean '--batch-size'?"),
+        ("--learning-rate 1", "; did you mean '--agent.learning-rate'?"),
+        ("--agent.learnin_rate=1", "; did you mean '--agent.learning-rate'?"),
+        ("--env.length 1", "--env.length: no such flag; known: --env.rows"),
+        (
+            "--agent ppo --agent.decay",
+            "--agent.decay: no such flag; ",
+            "--agent.epochs",
+        ),
+        ("--presets large", "--presets: no such flag; did you mean '--preset'?"),
+        ("-x", "-x: no such flag"),
+        ("stray", "'stray': unexpected (see --help)"),
+        ("--agent.decay False", "'False': unexpected after --agent.decay"),
+        # Values.
+        ("--batch-size 1.5", "--batch-size: ", "'1.5'", "environments, over all cores"),
+        ("--batch-size", "--batch-size"),
+        ("--agent.max-norm big", "--agent.max-norm: ", "['big']", "{None}|FLOAT"),
+        ("--agent.clipping abs", "'abs'", "--agent.clipping", "'abs_one', 'none'"),
+        ("--network.hidden-sizes 64 x", "--network.hidden-sizes: ", "x", "INT"),
+        ("--agent.learning-rate -1", "agent: learning_rate is -1.0; at least 0"),
+        ("--batch-size 0", "error: batch_size is 0; at least 1"),
+    ],
+    ids=lambda line_and_words: line_and_words[0],
+)
+def test_bad_input_is_one_line(line_and_words, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    line, *words = line_and_words
+    with pytest.raises(SystemExit) as exit, exits("anakin"):
+        train(line.split())
+    assert exit.value.code == 2
+    out, error = capsys.readouterr()
+    assert not out
+    assert error.startswith("anakin: error: ")
+    assert error.count("\n") == 1
+    assert all(word in error for word in words), error
+
+
+@pytest.mark.parametrize("line", ["--help", "-h", "--agent ppo --help", "stray --help"])
+def test_help(line, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as exit, exits("anakin"):
+        train(line.split())
+    assert exit.value.code == 0
+    out, error = capsys.readouterr()
+    assert not error
+    assert out.startswith("usage: anakin train")
+    mine, others = ("epochs", "learning-rate")[:: 1 if "ppo" in line else -1]
+    for words in [
+        "Trains an agent.",
+        "--agent {impala,ppo}",
+        "--env {catch}",
+        "--preset {small,large}",
+        "(default: large)",
+        f"--agent.{mine}",
+        "height of the board, in pixels (default: 10)",
+        "(default: 1024)",
+    ]:
+        assert words in out
+    assert f"--agent.{others}" not in out
+
+
+def test_a_name_that_only_its_user_can_know():
+    """EnvPool's games are too many to import for `--help`."""
+    game = choose(["--env", "Pong-v5"], "env", (), "Breakout-v5")
+    default = Train(Impala(), Catch())
+    argv = ["--env", "Pong-v5", "--batch-size", "8"]
+    assert game.name == "Pong-v5"
+    assert parse(default, argv, "sebulba train", [game]).batch_size == 8
+
+
+def test_dispatch(capsys):
+    called = []
+    commands = {"train": called.append, "evaluate": None}
+    dispatch(commands, ["train", "--seed", "1"], "anakin")
+    assert called == [["--seed", "1"]]
+    dispatch(commands, [], "anakin")
+    assert "train, evaluate" in capsys.readouterr().out
+    with pytest.raises(UserError, match="'trian'; did you mean 'train'?"):
+        dispatch(commands, ["trian"], "anakin")
+
+
+def test_nearest_of_many_names_no_crowd():
+    assert nearest("xyz", ["a", "b"]) == "; known: a, b"
+    games = [f"Game{number}-v5" for number in range(1000)]
+    assert nearest("game7-v5", games) == "; did you mean 'Game7-v5'?"
+    assert nearest("chess", games) == ""
+
+
+def end(error=None):
+    with exits("anakin"):
+        if error:
+            raise error
+
+
+@pytest.mark.parametrize(
+    "error, code, line",
+    [
+        (UserError("rows is 0;\n  at least 1"), 2, "error: rows is 0; at least 1"),
+        (
+            FloatingPointError("update 7: loss/value"),
+            1,
+            "stopped: update 7: loss/value",
+        ),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_exits(error, code, line, capsys):
+    with pytest.raises(SystemExit) as exit:
+        end(error)
+    assert exit.value.code == code
+    assert capsys.readouterr() == ("", f"anakin: {line}\n")
+
+
+def test_other_ends_are_left_alone():
+    end()
+    for error in (ValueError("a bug"), SystemExit(0)):
+        with pytest.raises(type(error)):
+            end(error)
