@@ -159,7 +159,7 @@ def _unbox(box: str) -> str:
 def _explain(token: str, argv: Sequence[str], flags: Sequence[str]) -> str:
     """What is wrong with an argument that no flag took."""
     if token.startswith("-"):
-        flag = token.partition("=")[0].replace("_", "-")
+        flag = token.partition("=")[0]
         part = flag[: flag.rfind(".") + 1]  # of the configuration: --agent.
         like = [known for known in flags if known.startswith(part)] or flags
         return f"{token}: no such flag{nearest(flag, like)} (see --help)"

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import jax
 
 from podracer.agent import Agent
-from podracer.errors import UserError, check_at_least_one
+from podracer.errors import UserError, check_at_least_one, check_range
 from sebulba.actor import Actor, make_programs
 from sebulba.cores import Cores
 from sebulba.learner import Learner, State
@@ -70,6 +70,8 @@ def train(
         threads_per_core=threads_per_core,
         updates_per_trajectory=updates_per_trajectory,
     )
+    if max_lag is not None:
+        check_range("max_lag", max_lag, 0)
     threads = threads_per_core * len(cores.actors)
     environments = [make_environment(number) for number in range(threads)]
     batch_size = environments[0].batch_size

@@ -243,5 +243,5 @@ def decayed(config: Config, steps: jax.Array) -> jax.Array:
     """The step size after `steps` environment steps."""
     if not (config.decay_learning_rate and config.total_steps):
         return jnp.float32(config.learning_rate)
-    share = jnp.minimum(steps / config.total_steps, 1.0)
+    share = jnp.minimum(steps / float(config.total_steps), 1.0)  # may pass 2^31
     return config.learning_rate * (1.0 - share)

@@ -1,55 +1,44 @@
-"""The host environment protocol: dm_env's contract for a batch that steps together.
+"""The protocol of environments on the host: batches of them, as numpy arrays."""
 
-What `envs_jax.environment` says of FIRST, MID and LAST holds for each environment of the
-batch. The step after LAST ignores that environment's action and returns FIRST.
-"""
-
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import dm_env
 import numpy as np
 
-from podracer.errors import UserError
-
-THREADS = 256  # actor threads of a host, at most
-
 
 class HostEnvironment(Protocol):
-    """B environments behind one object, used by one thread."""
+    """B environments that step together; owned by one actor thread.
 
-    batch_size: int
+    Timesteps are dm_env's, with a leading axis B: step_type int32, reward float32 (0 at
+    FIRST), discount float32 (1 at FIRST, 0 where an episode terminated, 1 where it was
+    cut off), observation a pytree. An environment that was at LAST ignores its action
+    and is at FIRST of a new episode. Arrays that were returned are not written again.
+    """
+
+    batch_size: int  # B
+    frames_per_step: int  # emulator frames in an environment step
 
     def reset(self) -> dm_env.TimeStep:
-        """FIRST [B], as numpy arrays: int32, float32, float32, any pytree. Call it once."""
+        """FIRST in every environment. Called once, before any step."""
 
     def step(self, action: np.ndarray) -> dm_env.TimeStep:
-        """The timesteps [B, ...] after `action` [B, ...], in arrays that nobody changes."""
+        """The timesteps after `action` [B, ...]."""
 
     def observation_spec(self) -> Any:
-        """A pytree of dm_env specs, as one environment's observation."""
+        """A pytree of dm_env specs, of one environment."""
 
     def action_spec(self) -> Any:
-        """A dm_env spec of one environment's action."""
+        """A dm_env spec, of one environment."""
 
-    def statistics(self) -> dict[str, list[float]]:
-        """What timesteps do not tell and happened since the last call. Optional."""
+    def finished_games(self) -> "Games | None":
+        """Of what finished since the last call; None if episodes are whole games."""
 
     def close(self) -> None:
-        """Ends what the environments hold; they are not stepped again."""
+        """Frees what the environments hold. Called once, last."""
 
 
-def seeds(seed: int, host: int, actor_thread: int, batch_size: int) -> list[int]:
-    """A seed for each of B environments, unlike any other's in the same run.
+class Games(NamedTuple):
+    """Whole games, where an episode is only a part of one (a life)."""
 
-    Raises:
-      UserError: there are too many hosts or threads for 31 bits.
-    """
-    first = (host * THREADS + actor_thread) * batch_size
-    if actor_thread >= THREADS or first + batch_size > 2**31:
-        raise UserError(
-            f"no seeds left for actor thread {actor_thread} of host {host} with "
-            f"batch_size {batch_size}: at most {THREADS} threads a host, 2**31 seeds"
-        )
-    # Runs start far from each other, so that two of them share no environments either.
-    start = int(np.random.SeedSequence(seed).generate_state(1)[0])
-    return [(start + first + i) % 2**31 for i in range(batch_size)]
+    finished: float
+    return_sum: float

@@ -1,12 +1,10 @@
-"""EnvPool, through its gymnasium interface (arXiv:2206.10558).
+"""EnvPool's C++ simulators (arXiv:2206.10558) behind the host protocol.
 
-Its `dm` interface calls a time limit a termination, so that one cannot bootstrap there.
+Through its gymnasium interface: the dm_env one calls a time limit a termination.
 """
 
 import dataclasses
-import os
 import warnings
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dm_env
@@ -14,81 +12,212 @@ import numpy as np
 from dm_env import specs
 
 from podracer.errors import UserError, nearest
+from sebulba.host_environments.environment import Games
 
-FIRST, MID, LAST = (np.int32(step_type) for step_type in dm_env.StepType)
+FIRST, MID, LAST = dm_env.StepType
 
 
 @dataclasses.dataclass(frozen=True)
-class Atari:
-    """How Atari is played; by default as in IMPALA's experiments."""
+class Options:
+    """Of any EnvPool environment."""
 
-    episodic_life: bool = True
-    """an episode is a life; returns of whole games are reported beside"""
+    max_episode_steps: int | None = None
+    """environment steps after which an episode is cut off; by default EnvPool's own"""
+
+    def __post_init__(self):
+        _at_least(self, "max_episode_steps", 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class AtariOptions(Options):
+    """Of an Atari game. Rewards are the game's: learners clip, environments do not."""
+
+    per_life: bool = False
+    """end an episode with each life (a whole game's return is then reported apart)"""
     sticky_actions: float = 0.0
-    """probability that the emulator repeats the last action instead"""
+    """probability that the last action is taken again (0.25: Machado et al. 2018)"""
     full_action_space: bool = False
-    """all 18 actions, not just the game's own"""
+    """all 18 actions, whatever the game"""
     noop_max: int = 30
-    """no-ops at the start of a game, at most"""
+    """up to so many no-operations begin a game"""
     frame_skip: int = 4
-    """emulator frames in an environment step; the last two are merged"""
-    stack_num: int = 1
-    """frames in an observation; 1 leaves stacking to the agent, on its core"""
-    image_size: int = 84
-    """pixels of a frame's side"""
+    """emulator frames in an environment step"""
+    frame_stack: int = 4
+    """frames that the agent sees at once; one crosses to the device in a step"""
 
-    def options(self) -> dict[str, Any]:
-        """As EnvPool calls them."""
-        options = dataclasses.asdict(self)
-        size = options.pop("image_size")
-        sticky = options.pop("sticky_actions")
-        return options | {
-            "repeat_action_probability": sticky,
-            "img_height": size,
-            "img_width": size,
-        }
+    def __post_init__(self):
+        super().__post_init__()
+        for name in ("noop_max", "frame_skip", "frame_stack"):
+            _at_least(self, name, 1)
+
+
+def _at_least(options: Options, name: str, low: int) -> None:
+    value = getattr(options, name)
+    if value is not None and value < low:
+        raise UserError(f"{name} is {value}; it must be at least {low}")
+
+
+def make_spec(name: str) -> Any:
+    """EnvPool's own description of an environment. Raises UserError if we have it not."""
+    try:
+        import envpool  # heavy: only where it is used
+
+        known = envpool.list_all_envs()
+        if name not in known:
+            raise UserError(
+                f"no EnvPool environment is named {name!r}{nearest(name, known)}"
+            )
+        spec = envpool.make_spec(name)
+    except ImportError as error:  # no EnvPool, or not what this simulator needs
+        raise UserError(
+            f"{name} is EnvPool's (pip install 'podracer[envpool]'), but: {error}"
+        ) from error
+    if spec.config.max_num_players > 1:
+        raise UserError(f"{name} is played by several; only one player is supported")
+    return spec
+
+
+def default_options(name: str) -> Options:
+    """The options that the environment has, at their defaults. Raises UserError."""
+    return AtariOptions() if _is_atari(make_spec(name)) else Options()
+
+
+def _is_atari(spec: Any) -> bool:
+    return "full_action_space" in spec.config._fields
 
 
 class EnvPool:
-    """A batch of one EnvPool environment with discrete actions.
-
-    Frames are [H, W, C]. An episode that ends with a life starts the next one where the
-    game goes on, after a no-op (and FIRE where the game has it); its `elapsed_step` runs on.
+    """B environments of one name in a pool of C++ threads; their steps free the GIL.
 
     Args:
-      name: as in `envpool.list_all_envs()`.
-      seeds: one for each environment of the batch.
-      num_threads: that step the environments; by default one a CPU core.
-      max_episode_steps: environment steps to a truncation; by default EnvPool's own.
-      atari: how it is played, if it is an Atari game.
+      name: as `Pong-v5`.
+      batch_size: B.
+      seed: environment i is seeded with seed + i.
+      threads: of the pool.
+      options: `default_options(name)`, changed.
 
     Raises:
-      UserError: EnvPool is not installed or has no such environment, or it is not for
-        one player with discrete actions.
+      UserError: there is no such environment, or it is not for one player with discrete
+        actions.
     """
 
     def __init__(
-        self,
-        name: str,
-        seeds: Sequence[int],
-        num_threads: int | None = None,
-        max_episode_steps: int | None = None,
-        atari: Atari = Atari(),
+        self, name: str, batch_size: int, seed: int, threads: int, options: Options
     ):
-        envpool = _import(name)
-        spec = envpool.make_spec(name)
-        _check(name, spec)
-        self.batch_size = len(seeds)
-        self._action_spec = spec.action_spec()
-        options = atari.options() if hasattr(spec.config, "episodic_life") else {}
-        if max_episode_steps:
-            options["max_episode_steps"] = max_episode_steps
-        self._pool = envpool.make_gymnasium(
-            name,
-            num_envs=self.batch_size,
-            num_threads=num_threads or min(self.batch_size, os.cpu_count() or 1),
-            seed=list(seeds),
-            **options,
+        make_spec(name)
+        import envpool
+
+        settings = {}
+        if options.max_episode_steps is not None:
+            settings["max_episode_steps"] = options.max_episode_steps
+        self.batch_size, self.frames_per_step = batch_size, 1
+        self._games = None
+        if isinstance(options, AtariOptions):
+            settings |= {
+                "episodic_life": options.per_life,
+                "repeat_action_probability": options.sticky_actions,
+                "full_action_space": options.full_action_space,
+                "noop_max": options.noop_max,
+                "frame_skip": options.frame_skip,
+                "stack_num": 1,
+            }
+            self.frames_per_step = options.frame_skip
+            self._games = _GameCounter(batch_size) if options.per_life else None
+        with warnings.catch_warnings():  # its spaces are float64, its numbers float32
+            warnings.filterwarnings("ignore", ".*precision lowered", UserWarning)
+            self._pool = envpool.make(
+                name,
+                env_type="gymnasium",
+                num_envs=batch_size,
+                num_threads=threads,
+                seed=seed,
+                **settings,
+            )
+            self._observation_spec = _spec(self._pool.observation_space)
+            self._action_spec = _discrete(name, self._pool.action_space)
+        self._over = np.ones(batch_size, bool)
+
+    def reset(self) -> dm_env.TimeStep:
+        observation, _ = self._pool.reset()
+        return self._timestep(observation, np.zeros(self.batch_size), False, False)
+
+    def step(self, action: np.ndarray) -> dm_env.TimeStep:
+        observation, reward, terminated, truncated, info = self._pool.step(action)
+        timestep = self._timestep(observation, reward, terminated, truncated)
+        if self._games:
+            game_over = timestep.last() & ((info["terminated"] != 0) | truncated)
+            self._games.add(timestep.reward, game_over)
+        return timestep
+
+    def observation_spec(self) -> Any:
+        return self._observation_spec
+
+    def action_spec(self) -> specs.DiscreteArray:
+        return self._action_spec
+
+    def finished_games(self) -> Games | None:
+        return self._games and self._games.collect()
+
+    def close(self) -> None:
+        self._pool.close()
+
+    def _timestep(self, observation, reward, terminated, truncated) -> dm_env.TimeStep:
+        # What was over begins anew. `elapsed_step` would not show it: losing a life
+        # ends an episode but not EnvPool's count.
+        first = self._over
+        self._over = np.broadcast_to(terminated | truncated, first.shape) & ~first
+        return dm_env.TimeStep(
+            np.where(first, FIRST, np.where(self._over, LAST, MID)).astype(np.int32),
+            np.where(first, 0.0, reward).astype(np.float32),
+            np.where(self._over & terminated, 0.0, 1.0).astype(np.float32),
+            _channels_last(observation),
         )
-        # Where it can stack frames, the channels come first.
-        self._channels_first = hasattr(spec.config, "stack_num")
+
+
+class _GameCounter:
+    """Returns of whole games, over the lives that they are played in."""
+
+    def __init__(self, batch_size: int):
+        self._return, self._sums = np.zeros(batch_size), Games(0.0, 0.0)
+
+    def add(self, reward: np.ndarray, over: np.ndarray) -> None:
+        self._return += reward
+        self._sums = Games(
+            self._sums.finished + float(over.sum()),
+            self._sums.return_sum + float(self._return[over].sum()),
+        )
+        self._return[over] = 0.0
+
+    def collect(self) -> Games:
+        sums, self._sums = self._sums, Games(0.0, 0.0)
+        return sums
+
+
+def _discrete(name: str, space: Any) -> specs.DiscreteArray:
+    spec = _spec(space)
+    if not isinstance(spec, specs.DiscreteArray):
+        raise UserError(f"{name} has actions {space}; only discrete ones are supported")
+    return spec
+
+
+def _spec(space: Any) -> Any:
+    """dm_env's words for a gymnasium space."""
+    if hasattr(space, "spaces"):
+        return {name: _spec(part) for name, part in space.spaces.items()}
+    if space.shape == () and hasattr(space, "n"):
+        return specs.DiscreteArray(int(space.n), dtype=np.int32)
+    if not hasattr(space, "low"):  # MultiBinary
+        return specs.BoundedArray(space.shape, bool, False, True)
+    low, high = (
+        _channels_last(np.asarray(x)[None])[0] for x in (space.low, space.high)
+    )
+    return specs.BoundedArray(low.shape, space.dtype, low, high)
+
+
+def _channels_last(observation: Any) -> Any:
+    """[B, C, H, W] images as [B, H, W, C]; anything else as it is."""
+    if isinstance(observation, dict):
+        return {name: _channels_last(x) for name, x in observation.items()}
+    if observation.ndim == 4 and observation.shape[1] <= 4 < observation.shape[3]:
+        return np.moveaxis(observation, 1, -1)
+    return observation

@@ -137,7 +137,7 @@ def test_a_name_brings_its_fields_and_defaults():
         ("--agent.max-norm big", "--agent.max-norm: ", "['big']", "{None}|FLOAT"),
         ("--agent.clipping abs", "'abs'", "--agent.clipping", "'abs_one', 'none'"),
         ("--network.hidden-sizes 64 x", "--network.hidden-sizes: ", "x", "INT"),
-        ("--agent.learning-rate -1", "agent: learning_rate is -1.0; at least 0"),
+        ("--agent.learning-rate -1", "error: agent: learning_rate is -1.0; at least 0"),
         ("--batch-size 0", "error: batch_size is 0; at least 1"),
     ],
     ids=lambda line_and_words: line_and_words[0],

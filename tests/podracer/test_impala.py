@@ -52,6 +52,11 @@ def test_learning_rate_falls_linearly(update, expected):
     assert float(got) == pytest.approx(expected, abs=1e-9)
 
 
+def test_learning_rate_falls_over_more_steps_than_32_bits_count():
+    config = impala.Config(learning_rate=1.0, total_steps=10**12)
+    assert float(impala.decayed(config, jnp.float32(25 * 10**10))) == 0.75
+
+
 def test_learning_rate_stays_if_asked_or_without_an_end():
     for config in (
         impala.Config(),

@@ -1,10 +1,13 @@
 """The host protocol on real simulators: FIRST, LAST and discounts at every position."""
 
 import dm_env
+import jax
 import numpy as np
 import pytest
 from dm_env import specs
 
+from podracer import transformations
+from podracer.agent import ActorOutput, Agent
 from podracer.errors import UserError
 from sebulba import host_environments
 from sebulba.host_environments.envpool import AtariOptions, Options
@@ -83,6 +86,41 @@ def test_lives_are_episodes_if_asked_and_games_are_counted_whole():
     assert whole.finished_games() is None
 
 
+@pytest.mark.parametrize("per_life", [False, True])
+@pytest.mark.parametrize("name", ["Pong-v5", "Breakout-v5"])
+def test_single_frames_stack_to_what_envpool_stacks(name, per_life):
+    """Bit for bit; but EnvPool lets the stack of a new life look back into the last."""
+    import envpool
+
+    settings = {"noop_max": 1, "max_episode_steps": 120}
+    frames = make(name, batch_size=2, per_life=per_life, **settings)
+    stacks = envpool.make_gymnasium(
+        name, num_envs=2, num_threads=1, seed=0, episodic_life=per_life, **settings
+    )
+
+    def observe(keys, params, actor_state, timestep):
+        return actor_state, ActorOutput(timestep.reward, timestep.observation)
+
+    agent = transformations.stack_frames(
+        Agent(None, None, None, lambda batch_size: (), observe, observe),
+        num_frames=4,
+        frame_spec=frames.observation_spec(),
+    )
+    act = jax.jit(agent.actor_step)
+    state, age = agent.initial_actor_state(2), np.zeros(2)
+    timestep, expected = frames.reset(), stacks.reset()
+    random, games = np.random.default_rng(0), 0
+    for _ in range(300):
+        state, output = act(None, (), state, timestep)
+        age = np.where(timestep.first(), 0, age + 1)  # steps since FIRST
+        same = (output.extras == np.moveaxis(expected[0], 1, -1)).all((1, 2, 3))
+        games += (expected[-1]["elapsed_step"] == 0).sum()
+        assert (same | (per_life & (age < 3))).all()
+        action = random.integers(0, 4, 2).astype(np.int32)
+        timestep, expected = frames.step(action), stacks.step(action)
+    assert games >= 4
+
+
 @pytest.mark.parametrize("name", ["CartPole-v1", "Pong-v5"])
 def test_streams_depend_on_the_seed_alone(name):
     def observations(threads, seed):
@@ -111,17 +149,27 @@ def test_seeds_of_threads_do_not_overlap():
     )
 
 
-def test_dictionary_observations_pass_as_they_are():
-    environment = make("MiniGrid-Empty-5x5-v0")
+@pytest.mark.parametrize(
+    ("name", "discrete"),
+    [
+        ("MiniGrid-Empty-5x5-v0", {"direction"}),
+        ("Jumanji/Game2048-v1", set()),
+        ("FrozenLake-v1", {""}),
+    ],
+)
+def test_observations_of_any_structure_pass_as_they_are(name, discrete):
+    environment = make(name)
     spec = environment.observation_spec()
     timesteps = play(environment, 20)
     check_protocol(timesteps)
     observation = timesteps.observation[0]
-    assert set(spec) == set(observation) == {"direction", "image", "mission"}
-    assert isinstance(spec["direction"], specs.DiscreteArray)
-    for name, part in spec.items():
-        assert part.shape == observation[name].shape[1:]
-        assert part.dtype == observation[name].dtype
+    if not isinstance(spec, dict):
+        spec, observation = {"": spec}, {"": observation}
+    assert {*spec} == {*observation}
+    for part in spec:
+        assert spec[part].shape == observation[part].shape[1:]
+        assert spec[part].dtype == observation[part].dtype
+        assert isinstance(spec[part], specs.DiscreteArray) == (part in discrete)
 
 
 def test_a_jax_environment_on_the_host():
@@ -146,6 +194,7 @@ def test_options_are_those_of_the_family():
         (lambda: make("Pongg-v5"), "named 'Pongg-v5'; did you mean 'Pong-v5'"),
         (lambda: make("jax:cach"), "named 'cach'; did you mean 'catch'"),
         (lambda: make("Pendulum-v1"), "Pendulum-v1 has actions .* only discrete"),
+        (lambda: make("TicTacToe-v1"), "TicTacToe-v1 is played by several"),
         (lambda: make("Pong-v5", frame_skip=0), "frame_skip is 0"),
         (lambda: make("CartPole-v1", max_episode_steps=0), "max_episode_steps is 0"),
     ],

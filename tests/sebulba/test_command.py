@@ -1,0 +1,97 @@
+"""The command as its user meets it: real processes, signals, bad input."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import sebulba.__main__ as command
+
+SMALL = ["--env", "CartPole-v1", "--batch-size", "4", "--cores", "2"]
+
+
+def start(*arguments, cwd):
+    return subprocess.Popen(
+        [sys.executable, "-m", "sebulba", *arguments],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process):
+    """Output and errors of a process, which is killed if it hangs."""
+    try:
+        return process.communicate(timeout=200)
+    finally:
+        process.kill()
+
+
+def rows_of(folder):
+    return [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_run_reports_speed_lag_and_who_waited(tmp_path):
+    process = start("train", *SMALL, "--total-steps", "8000", cwd=tmp_path)
+    output, error = finish(process)
+    assert process.returncode == 0, error
+    (folder,) = (tmp_path / "runs").iterdir()
+    row = rows_of(folder)[-1]
+    assert row["steps"] == 8000 and row["updates"] == 100
+    assert {"frames_per_second", "lag_mean", "learner_waiting"} <= row.keys()
+    assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert "cpu cores: 1 to act, 1 to learn" in output
+    assert "the learner waited" in output.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)]
+)
+def test_a_signal_ends_a_run_within_5_seconds(number, code, tmp_path):
+    process = start("train", *SMALL, "--total-steps", str(10**12), cwd=tmp_path)
+    try:
+        # A row is a hundredth of the run: the signal comes while it is under way.
+        for line in process.stdout:
+            if "compiling" in line:
+                break
+        time.sleep(15)
+        sent = time.monotonic()
+        process.send_signal(number)
+        assert process.wait(timeout=20) == code
+        assert time.monotonic() - sent < 5
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--env", "Pongg-v5"], "did you mean 'Pong-v5'?"),
+        (["--env", "jax:cach"], "did you mean 'catch'?"),
+        (["--env", "Pendulum-v1"], "only discrete"),
+        (["--actor-cores", "9"], "actor_cores is 9"),
+        (["--batch-size", "7", "--updates-per-trajectory", "2"], "batch_size is 7"),
+        (["--late", "never"], "--late"),
+        (["--env", "Pong-v5", "--env.frame-skip", "0"], "frame_skip is 0"),
+        (["--env", "Pong-v5", "--env.sticky", "1"], "--env.sticky-actions"),
+        (["--max-lag", "-1"], "max_lag is -1"),
+    ],
+    ids=lambda x: " ".join(x) if isinstance(x, list) else "",
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    arguments, line, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["sebulba", "train", "--quiet", *arguments])
+    monkeypatch.setattr(command.parallel, "use_cpu_cores", lambda count: None)
+    with pytest.raises(SystemExit) as stop:
+        command.main()
+    error = capsys.readouterr().err
+    assert stop.value.code == 2
+    assert line in error and error.count("\n") == 1
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,154 @@
+"""The same agents in both architectures, and real simulators that teach them."""
+
+import jax
+import numpy as np
+import pytest
+
+import anakin
+import envs_jax
+import sebulba
+from podracer import networks, parallel
+from podracer.agents import AGENTS, impala
+from sebulba import actor, cores, host_environments
+from sebulba.learner import Learner
+
+CONFIGS = {
+    "impala": impala.Config(learning_rate=2e-3, entropy_cost=0.01, total_steps=400_000)
+}
+
+
+def make_agent(name, environment, **network):
+    return AGENTS[name].make_agent(
+        CONFIGS[name],
+        networks.actor_critic(
+            environment.observation_spec(),
+            environment.action_spec(),
+            networks.Config(**network),
+        ),
+    )
+
+
+def host(name, batch_size=32, **options):
+    """A function of the actor thread's number, as `sebulba.train` wants it."""
+    options = type(host_environments.default_options(name))(**options)
+
+    def make_environment(thread):
+        seed = host_environments.first_seed(0, thread, batch_size)
+        return host_environments.make(name, batch_size, seed, 1, options)
+
+    return make_environment
+
+
+def mean_return(rows, last=20):
+    """Over the last rows, each row by its number of episodes."""
+    episodes = np.array([row["episodes"] for row in rows[-last:]])
+    returns = np.array([row["episode_return"] for row in rows[-last:]])
+    return np.nansum(episodes * returns) / episodes.sum()
+
+
+def in_anakin(agent):
+    return anakin.train(
+        agent,
+        envs_jax.make("catch"),
+        batch_size=32,
+        unroll_length=16,
+        total_steps=400_000,
+        cores=2,
+    )
+
+
+def in_sebulba(agent):
+    return sebulba.train(
+        agent,
+        host("jax:catch"),
+        unroll_length=16,
+        total_steps=400_000,
+        cores=cores.split(jax.devices()[:2]),
+    )
+
+
+@pytest.mark.parametrize("train", [in_anakin, in_sebulba])
+@pytest.mark.parametrize("name", AGENTS)
+def test_every_agent_learns_catch_in_both(name, train):
+    agent = make_agent(name, envs_jax.make("catch"))
+    rows = []
+    for state, metrics in train(agent):
+        rows.append(metrics)
+    assert mean_return(rows) >= 0.9
+    expected = jax.eval_shape(agent.initial_learner_state, jax.random.key(0))
+    assert jax.tree.structure(state.learner) == jax.tree.structure(expected)
+    for leaf in jax.tree.leaves(state.learner.shared):
+        copies = {np.asarray(x.data).tobytes() for x in leaf.addressable_shards}
+        assert len(copies) == 1
+
+
+def test_a_trajectory_has_the_same_loss_in_both():
+    """What Sebulba learns in parts on two cores is Anakin's update of the whole."""
+    environment = host("jax:catch", batch_size=4)(0)
+    agent = make_agent("impala", environment)
+    learner = Learner(agent, jax.devices()[2:4], 1, jax.random.key(0))
+    start, step, finish = actor.make_programs(agent, unroll_length=6, parts=2)
+    params = parallel.on_device(learner.params, jax.devices()[0])
+    timestep = environment.reset()
+    unroll = start(params, jax.random.key(1), timestep)
+    for _ in range(6):
+        unroll, action = step(params, unroll, timestep)
+        timestep = environment.step(np.asarray(action))
+    _, parts, _ = finish(unroll, timestep)
+    before = jax.device_get(learner.state.learner)
+    whole = jax.tree.map(
+        lambda word, *x: jax.tree.map(
+            lambda *y: np.concatenate(y, axis=int(word == parallel.SEQUENCE)), *x
+        ),
+        actor.LAYOUT,
+        *parts,
+    )
+    learner.learn(parts)
+    got = learner.metrics()
+    after, metrics = jax.jit(agent.learner_step)(jax.random.key(0), before, whole)
+    for name, value in metrics.items():
+        np.testing.assert_allclose(got[name], value, rtol=1e-4, atol=1e-6)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5),
+        jax.device_get(learner.state.learner.shared.params),
+        after.shared.params,
+    )
+
+
+def test_envpool_cartpole():
+    make_environment = host("CartPole-v1")
+    agent = AGENTS["impala"].make_agent(
+        impala.Config(learning_rate=2e-3, entropy_cost=0.01, total_steps=1_000_000),
+        networks.actor_critic(
+            make_environment(0).observation_spec(), make_environment(0).action_spec()
+        ),
+    )
+    rows = [
+        metrics
+        for _, metrics in sebulba.train(
+            agent,
+            make_environment,
+            unroll_length=16,
+            total_steps=1_000_000,
+            cores=cores.split(jax.devices()[:2]),
+        )
+    ]
+    assert mean_return(rows, last=10) >= 475
+
+
+def test_a_recurrent_agent_remembers():
+    make_environment = host("jax:memory-chain", length=3)
+    agent = make_agent(
+        "impala", make_environment(0), hidden_sizes=(16,), memory="lstm", memory_size=16
+    )
+    rows = [
+        metrics
+        for _, metrics in sebulba.train(
+            agent,
+            make_environment,
+            unroll_length=8,
+            total_steps=150_000,
+            cores=cores.split(jax.devices()[:2]),
+        )
+    ]
+    assert mean_return(rows) >= 0.9  # without a memory it stays at 0
