@@ -1,6 +1,7 @@
 """The command: `anakin train --agent impala --env catch`."""
 
 import dataclasses
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,7 +33,7 @@ class Train:
     seed: int = 0
     """of everything random: equal seeds give equal runs, bit for bit"""
     cores: int | None = None
-    """cores to use, by default all; on a CPU any number can be made up"""
+    """cores to use, by default all (on a CPU as many as share the batch equally)"""
     run: Path | None = None
     """folder of the run, by default a new one under runs/"""
     overwrite: bool = False
@@ -54,7 +55,8 @@ def train(argv: Sequence[str]) -> None:
         batch_size=chosen.numbers.batch_size,
     )
     config = command.parse(default, argv, "anakin train", (*chosen.flags, env))
-    parallel.use_cpu_cores(config.cores)
+    cpus = parallel.largest_divisor(config.batch_size, os.cpu_count() or 1)
+    parallel.use_cpu_cores(config.cores or cpus)
     environment = envs_jax.make(env.name, **dataclasses.asdict(config.env))
     agent = experiment.make_agent(
         chosen.module,

@@ -1,5 +1,6 @@
 """What a policy is worth: the first episode in each of N environments, to its end."""
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -41,14 +42,24 @@ def evaluate(
       greedy: act without exploration.
       max_steps: environment steps after which an endless episode is given up.
     """
+    run = _make_run(agent, environment, episodes, greedy, max_steps)
+    count = jax.device_get(run(actor_params, jax.random.key(seed)))
+    return Evaluation(
+        count.episode_return, count.episode_length, count.finished.astype(bool)
+    )
+
+
+@functools.lru_cache(maxsize=8)  # so that a loop that evaluates compiles once
+def _make_run(
+    agent: Agent, environment: Environment, episodes: int, greedy: bool, max_steps: int
+):
     environment = Batched(auto_reset(environment))
     actor_step = agent.greedy_actor_step if greedy else agent.actor_step
 
     @jax.jit
     def run(params, key):
         start_key, run_key = jax.random.split(key)
-        index = jnp.arange(episodes)
-        actors = initial_actors(start_key, index, agent, environment)
+        actors = initial_actors(start_key, jnp.arange(episodes), agent, environment)
 
         def act(keys, actor_state, timestep):
             return *actor_step(keys, params, actor_state, timestep), ()
@@ -71,7 +82,4 @@ def evaluate(
 
         return jax.lax.while_loop(goes_on, body, (0, actors))[1].episodes
 
-    count = jax.device_get(run(actor_params, jax.random.key(seed)))
-    return Evaluation(
-        count.episode_return, count.episode_length, count.finished.astype(bool)
-    )
+    return run

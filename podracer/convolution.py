@@ -1,6 +1,12 @@
-"""Convolution and pooling whose gradients are fast in loops on a CPU (jax issue 12868)."""
+"""Convolution and pooling with gradients that are fast on a CPU, in loops too.
 
-from collections.abc import Sequence
+XLA:CPU runs a convolution's gradient 7 to 40 times slower in a loop than outside (jax issue
+12868): there it keeps a layout for which it has no kernel. So both forward passes are XLA's
+own on every platform, but the gradients on a CPU are spelled out in operations that are fast
+there. The platform is chosen when a program is lowered, not by the machine that lowers it.
+"""
+
+from collections.abc import Callable, Sequence
 from functools import partial, reduce
 
 import chex
@@ -10,17 +16,13 @@ import jax.numpy as jnp
 from jax import lax
 
 Pads = tuple[tuple[int, int], tuple[int, int]]  # (top, bottom), (left, right)
-VALID = ((0, 0), (0, 0))
 NARROW = (
     128  # width x channels up to which a row of an image is best taken as one vector
 )
 
 
 class Conv(nn.Module):
-    """`flax.linen.Conv` over the last three axes, [..., H, W, C], with the same parameters.
-
-    The same to rounding, too. Only the gradient on a CPU is this module's own: see `convolve`.
-    """
+    """`flax.linen.Conv` over the last three axes, [..., H, W, C]: parameters and results."""
 
     features: int
     kernel_size: tuple[int, int]
@@ -48,39 +50,27 @@ class Conv(nn.Module):
 def convolve(
     image: jax.Array, kernel: jax.Array, strides: tuple[int, int], pads: Pads
 ) -> jax.Array:
-    """[N, H, W, C] * [kh, kw, C, F] -> [N, H', W', F]; differentiable in reverse mode, any order.
-
-    XLA:CPU runs a convolution's gradient 7 to 200 times slower in a loop than outside, because
-    there it keeps a layout for which it has no kernel. So on a CPU the gradient is spelled out as
-    the ordinary convolutions that it is. The platform is chosen when the program is lowered.
-    """
-    return _native(image, kernel, strides, pads)
+    """[N, H, W, C] * [kh, kw, C, F] -> [N, H', W', F]; reverse mode only, any order."""
+    return _convolve(strides, pads, image, kernel)
 
 
-def _native(image, kernel, strides, pads):
+def _convolve(strides, pads, image, kernel):
     chex.assert_rank([image, kernel], 4)
     return lax.conv_general_dilated(
         image, kernel, strides, pads, dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
 
 
-def _forward(image, kernel, strides, pads):
-    return convolve(image, kernel, strides, pads), (image, kernel)
-
-
-def _backward(strides, pads, residuals, d_output):
-    def native(image, kernel, d_output):
-        convolution = partial(_native, strides=strides, pads=pads)
-        return jax.vjp(convolution, image, kernel)[1](d_output)
-
-    def ordinary(image, kernel, d_output):
+def _convolve_backward(strides, pads, residuals, d_output):
+    def on_cpu(image, kernel, d_output):
         blocks, unblock = jax.vjp(partial(_blocks, strides, pads), image, kernel)
         return unblock(_gradients(*blocks, d_output))
 
-    return lax.platform_dependent(*residuals, d_output, cpu=ordinary, default=native)
+    native = _gradient(partial(_convolve, strides, pads))
+    return lax.platform_dependent(*residuals, d_output, cpu=on_cpu, default=native)
 
 
-convolve.defvjp(_forward, _backward)
+convolve.defvjp(lambda *x: (convolve(*x), x[:2]), _convolve_backward)
 
 
 def _blocks(strides, pads, image, kernel):
@@ -114,8 +104,8 @@ def _gradients(image, kernel, d_output):
         return d_image, _narrow_kernel_gradient(image, d_output)
     # The input channels are the batch, the batch is the channels.
     image, d_output = image.transpose(3, 1, 2, 0), d_output.transpose(1, 2, 0, 3)
-    d_kernel = convolve(image, d_output, (1, 1), VALID).transpose(1, 2, 0, 3)
-    return d_image, d_kernel
+    d_kernel = convolve(image, d_output, (1, 1), ((0, 0), (0, 0)))
+    return d_image, d_kernel.transpose(1, 2, 0, 3)
 
 
 def _narrow_kernel_gradient(image, d_output):
@@ -135,23 +125,43 @@ def _narrow_kernel_gradient(image, d_output):
     return jnp.stack(diagonals, axis=1)
 
 
+@jax.custom_vjp
 def max_pool(x: jax.Array) -> jax.Array:
-    """[..., H, W, C]: 3x3, stride 2, padded by 1 on every side, as PyTorch does it.
+    """[N, H, W, C], windows of 3x3 with stride 2, padded by 1 on every side, as in PyTorch."""
+    return _max_pool(x)
 
-    The largest of shifted slices: the gradient of XLA's own pooling takes 4 to 10 times as long
-    on a CPU. Of equal pixels the first in reading order gets the gradient, as there.
-    """
-    for axis in (-2, -3):  # columns, then rows: that order makes the ties agree
-        x = _max_pool_axis(x, axis % x.ndim)
+
+def _max_pool(x):
+    chex.assert_rank(x, 4)
+    pads = ((0, 0), (1, 1), (1, 1), (0, 0))
+    return lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), pads)
+
+
+def _max_pool_backward(x, d_y):
+    on_cpu, native = _gradient(_max_pool_of_slices), _gradient(_max_pool)
+    return lax.platform_dependent(x, d_y, cpu=on_cpu, default=native)
+
+
+max_pool.defvjp(lambda x: (max_pool(x), x), _max_pool_backward)
+
+
+def _max_pool_of_slices(x):
+    """The same; its gradient is ten times as fast on a CPU, and takes twice the memory."""
+    for axis in (
+        2,
+        1,
+    ):  # this order lets the first pixel win, of equal ones, as XLA does
+        length = (x.shape[axis] + 1) // 2
+        pads = [(int(i == axis), int(i == axis), 0) for i in range(4)]
+        x = lax.pad(x, jnp.array(-jnp.inf, x.dtype), pads)
+        slices = [
+            lax.slice_in_dim(x, i, i + 2 * length - 1, stride=2, axis=axis)
+            for i in range(3)
+        ]
+        x = reduce(lambda a, b: jnp.where(b > a, b, a), slices)
     return x
 
 
-def _max_pool_axis(x, axis):
-    length = (x.shape[axis] + 1) // 2
-    widths = [(int(i == axis), int(i == axis), 0) for i in range(x.ndim)]
-    x = lax.pad(x, jnp.array(-jnp.inf, x.dtype), widths)
-    shifted = (
-        lax.slice_in_dim(x, i, i + 2 * length - 1, stride=2, axis=axis)
-        for i in range(3)
-    )
-    return reduce(lambda a, b: jnp.where(b > a, b, a), shifted)
+def _gradient(function: Callable) -> Callable:
+    """(*inputs, d_output) -> d_inputs"""
+    return lambda *args: jax.vjp(function, *args[:-1])[1](args[-1])

@@ -73,8 +73,24 @@ def core_key(key: jax.Array) -> jax.Array:
 
 
 def use_cpu_cores(count: int | None = None) -> None:
-    """Makes a CPU show `count` cores, by default all it has; before JAX has started."""
-    jax.config.update("jax_num_cpu_devices", count or os.cpu_count())
+    """Makes a CPU show `count` cores, by default all it has.
+
+    Raises UserError if JAX has started with another number: this must come first.
+    """
+    count = count or os.cpu_count() or 1
+    if jax.config.jax_num_cpu_devices != count:
+        try:
+            jax.config.update("jax_num_cpu_devices", count)
+        except RuntimeError:
+            raise UserError(
+                f"cores is {count}, but JAX has started with another number of CPU "
+                "cores: ask for them before anything is computed"
+            ) from None
+
+
+def largest_divisor(number: int, most: int) -> int:
+    """The largest number up to `most` that divides `number`."""
+    return next(n for n in range(max(1, most), 0, -1) if number % n == 0)
 
 
 def mesh_of(devices: list[jax.Device]) -> Mesh:

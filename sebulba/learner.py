@@ -1,5 +1,6 @@
 """The learner: the same updates on every learner core, from the parts of a trajectory."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -49,6 +50,7 @@ class Learner:
             outputs=(LAYOUT, parallel.SHARED, parallel.SHARED),
             donate=(0, 1),
         )
+        self._no_metrics: Callable[[], tally.Tally] | None = None  # once one is known
         self._tally: tally.Tally | None = None
         self.updates = 0  # since the start of the run
         self.state, self.params = self._over_cores(
@@ -60,8 +62,10 @@ class Learner:
     def learn(self, parts: list[Trajectory]) -> None:
         """Learns from a trajectory, one part a core; renews `state` and `params`."""
         trajectory = parallel.join(parts, TRAJECTORY, self._mesh)
+        if self._no_metrics is None:
+            self._no_metrics = self._make_no_metrics(trajectory)
         if self._tally is None:
-            self._tally = self._nothing(trajectory)
+            self._tally = self._no_metrics()
         self.state, self._tally, self.params = self._learn(
             self.state, self._tally, trajectory
         )
@@ -99,8 +103,8 @@ class Learner:
         key = parallel.core_key(jax.random.fold_in(state.key, state.updates))
         return self._agent.learner_step(key, state.learner, piece)
 
-    def _nothing(self, trajectory: Trajectory) -> tally.Tally:
+    def _make_no_metrics(self, trajectory: Trajectory) -> Callable[[], tally.Tally]:
         metrics = jax.eval_shape(self._update, self.state, trajectory)[1]
         return self._over_cores(
             lambda: tally.initial_state(metrics), inputs=(), outputs=parallel.SHARED
-        )()
+        )

@@ -77,6 +77,10 @@ class Config:
 
 _TABLE_G1 = Config(learning_rate=6e-4, entropy_cost=0.01)
 PRESETS = {
+    # ours, for small problems on small machines: Catch, CartPole
+    "small": Preset(
+        Config(learning_rate=2e-3, entropy_cost=0.01), unroll_length=16, batch_size=32
+    ),
     # monobeast.py's flags
     "torchbeast": Preset(Config(), unroll_length=80, batch_size=8),
     # Espeholt et al. 2018, table G.1 (Atari)

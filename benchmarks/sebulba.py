@@ -1,0 +1,225 @@
+"""Sebulba's speed beside the speed of its parts, all measured in one run.
+
+    python -m benchmarks.sebulba [--seconds 5] [--settings cartpole pong-shallow ...]
+
+For each setting: environment steps/s of the simulator alone (as many batches as there
+are actor threads, random actions), of acting (nobody learns), of learning (the same
+trajectory again and again), and of training. The limit is what the slower of acting and
+learning could do alone; `share` is how much of it training reaches. On two CPUs acting
+and learning also take each other's processor: `both` is the limit that this sets, as if
+they took turns.
+"""
+
+import dataclasses
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable
+
+import jax
+import numpy as np
+import rich.console
+import rich.progress
+import rich.table
+import tyro
+
+import sebulba
+from podracer import experiment, networks, parallel
+from podracer.agents import impala
+from podracer.metrics import human
+from sebulba import actor, host_environments
+from sebulba.cores import Cores, split
+from sebulba.learner import Learner
+from sebulba.training import running
+from sebulba.transport import ParameterServer, TrajectoryQueue
+
+SETTINGS = {
+    "cartpole": ("CartPole-v1", networks.Config()),
+    "pong-shallow": ("Pong-v5", networks.Config(torso="shallow")),
+    "pong-deep": ("Pong-v5", networks.Config(torso="resnet")),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """What to measure."""
+
+    settings: tuple[str, ...] = tuple(SETTINGS)
+    batch_sizes: tuple[int, ...] = (32, 64, 128)
+    unroll_lengths: tuple[int, ...] = (20, 60)
+    threads_per_core: tuple[int, ...] = (1, 2)
+    cores: int = os.cpu_count() or 1
+    """on a CPU, how many to make up"""
+    seconds: float = 5.0
+    """of each measurement, after compilation"""
+
+
+class Setting:
+    """An agent, environments and cores to measure."""
+
+    def __init__(self, name: str, batch: int, unroll: int, threads: int, cores: Cores):
+        self.env, network = SETTINGS[name]
+        self.batch, self.unroll, self.threads_per_core = batch, unroll, threads
+        self.cores, self.threads = cores, threads * len(cores.actors)
+        self.steps = batch * unroll
+        options = host_environments.default_options(self.env)
+        self.options = options
+        example = self.environment(0)
+        self.num_actions = example.action_spec().num_values
+        self.agent = experiment.make_agent(
+            impala,
+            impala.Config(),
+            network,
+            example.observation_spec(),
+            example.action_spec(),
+            getattr(options, "frame_stack", 1),
+        )
+        example.close()
+
+    def environment(self, thread: int) -> host_environments.HostEnvironment:
+        env_threads = max(1, (os.cpu_count() or 1) // self.threads)
+        seed = host_environments.first_seed(0, thread, self.batch)
+        return host_environments.make(
+            self.env, self.batch, seed, env_threads, self.options
+        )
+
+    def measure(self, seconds: float) -> dict[str, float]:
+        return {
+            "simulator": self.simulator(seconds),
+            "acting": self.acting(seconds),
+            "learning": self.learning(seconds),
+            "training": self.training(seconds),
+        }
+
+    def simulator(self, seconds: float) -> float:
+        """The host environments alone, each batch stepped by a thread of its own."""
+        counts = [0] * self.threads
+
+        def play(number: int) -> None:
+            environment = self.environment(number)
+            random = np.random.default_rng(number)
+            environment.reset()
+            while time.perf_counter() < end:
+                action = random.integers(0, self.num_actions, self.batch, np.int32)
+                environment.step(action)
+                counts[number] += self.batch
+            environment.close()
+
+        end = time.perf_counter() + seconds
+        threads = [
+            threading.Thread(target=play, args=(number,))
+            for number in range(self.threads)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return sum(counts) / seconds
+
+    def acting(self, seconds: float) -> float:
+        """Actors whose trajectories are thrown away."""
+        learner, server = self.learner(), ParameterServer(self.cores.actors)
+        server.publish(learner.params, 0)
+        queue = TrajectoryQueue(capacity=self.threads)
+        programs = actor.make_programs(
+            self.agent, self.unroll, len(self.cores.learners)
+        )
+        actors = [
+            actor.Actor(
+                f"actor {number}",
+                self.environment(number),
+                self.cores.actors[number % len(self.cores.actors)],
+                programs,
+                self.unroll,
+                jax.random.key(number),
+                server,
+                queue,
+            )
+            for number in range(self.threads)
+        ]
+        with running(actors, queue):
+            return rate(queue.get, self.steps, seconds, warm_up=2 * self.threads)
+
+    def learning(self, seconds: float) -> float:
+        """The learner on one trajectory that lies ready on its cores."""
+        environment, learner = self.environment(0), self.learner()
+        parts = len(self.cores.learners)
+        start, step, finish = actor.make_programs(self.agent, self.unroll, parts)
+        device = self.cores.actors[0]
+        params = parallel.on_device(learner.params, device)
+        timestep = environment.reset()
+        unroll = start(params, jax.device_put(jax.random.key(0), device), timestep)
+        for _ in range(self.unroll):
+            unroll, action = step(params, unroll, timestep)
+            timestep = environment.step(np.asarray(action))
+        environment.close()
+        _, trajectory, _ = finish(unroll, timestep)
+
+        def learn() -> None:
+            learner.learn(trajectory)
+            jax.block_until_ready(learner.params)
+
+        return rate(learn, self.steps, seconds)
+
+    def training(self, seconds: float) -> float:
+        """`sebulba.train` as its user sees it."""
+        rows = sebulba.train(
+            self.agent,
+            self.environment,
+            unroll_length=self.unroll,
+            total_steps=10**12,
+            cores=self.cores,
+            threads_per_core=self.threads_per_core,
+            trajectories_per_report=1,
+        )
+        try:
+            return rate(lambda: next(rows), self.steps, seconds, 2 * self.threads)
+        finally:
+            rows.close()
+
+    def learner(self) -> Learner:
+        return Learner(self.agent, self.cores.learners, 1, jax.random.key(0))
+
+
+def rate(call: Callable, steps: int, seconds: float, warm_up: int = 2) -> float:
+    """Environment steps/s of a call that takes `steps`."""
+    for _ in range(warm_up):
+        call()
+    calls, started = 0, time.perf_counter()
+    while time.perf_counter() - started < seconds:
+        call()
+        calls += 1
+    return calls * steps / (time.perf_counter() - started)
+
+
+def table(config: Config) -> rich.table.Table:
+    """One row a setting."""
+    names = ("simulator", "acting", "learning", "training")
+    result = rich.table.Table("setting", "B", "T", "threads", *names, "share", "both")
+    cores = split(jax.local_devices())
+    settings = itertools.product(
+        config.settings,
+        config.batch_sizes,
+        config.unroll_lengths,
+        config.threads_per_core,
+    )
+    for name, batch, unroll, threads in rich.progress.track([*settings], "measuring"):
+        got = Setting(name, batch, unroll, threads, cores).measure(config.seconds)
+        limit = min(got["acting"], got["learning"])
+        both = 1 / (1 / got["acting"] + 1 / got["learning"])
+        result.add_row(
+            *map(str, (name, batch, unroll, threads)),
+            *(human(got[x]) for x in names),
+            f"{got['training'] / limit:.2f}",
+            f"{got['training'] / both:.2f}",
+        )
+    return result
+
+
+if __name__ == "__main__":
+    config = tyro.cli(Config)
+    parallel.use_cpu_cores(config.cores)
+    console = rich.console.Console(width=110)
+    console.print(f"jax {jax.__version__}; {split(jax.local_devices())}")
+    console.print(table(config))
