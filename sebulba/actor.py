@@ -136,7 +136,7 @@ class Actor(threading.Thread):
 
     def _act(self) -> None:
         start, step, finish = self._programs
-        timestep = self._to_core(self._environment.reset())
+        timestep = self._environment.reset()
         params, _ = self._server.latest(self._device)
         unroll = start(params, jax.device_put(self._key, self._device), timestep)
         while True:
@@ -145,11 +145,11 @@ class Actor(threading.Thread):
             for _ in range(self._unroll_length):
                 params, version = self._server.latest(self._device)
                 unroll, action = step(params, unroll, timestep)
-                timestep = self._to_core(self._environment.step(np.asarray(action)))
+                timestep = self._environment.step(np.asarray(action))
                 versions.append(version)
+            # The last row is the next trajectory's first, and crosses once for both.
+            # (Elsewhere a program takes it from the host itself: that is faster.)
+            timestep = jax.device_put(timestep, self._device)
             unroll, parts, sums = finish(unroll, timestep)
             games = self._environment.finished_games()
             self._queue.put(number, Handed(parts, sums, games, np.array(versions)))
-
-    def _to_core(self, timestep: dm_env.TimeStep) -> dm_env.TimeStep:
-        return jax.device_put(timestep, self._device)
