@@ -95,7 +95,7 @@ def main(config: Config) -> None:
                 samples / fastest(kind[what], params, config.seconds) / 1e3
                 for kind in (native, ours)
             ]
-            cells = *(f"{x:.2f}k" for x in speeds), f"{speeds[1] / speeds[0]:.2f}"
+            cells = *(f"{x:.3g}k" for x in speeds), f"{speeds[1] / speeds[0]:.2f}"
             table.add_row(name, str(shape[0]), what, *cells)
     rich.print(f"{jax.devices()[0].device_kind}, jax {jax.__version__}", table)
 
