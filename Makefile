@@ -15,11 +15,14 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /make \1 - /p' Makefile
 
-demo: .venv/ready  ## watch two agents learn
-	.venv/bin/anakin train --agent impala --env catch --run runs/demo-catch --overwrite
-	.venv/bin/anakin train --agent impala --env cartpole --run runs/demo-cartpole --overwrite \
-	  --batch-size 32 --agent.learning-rate 2e-3 --agent.entropy-cost 0.01
-	@echo "The learning curves: runs/demo-catch/curve.png, runs/demo-cartpole/curve.png"
+demo: .venv/ready  ## watch agents learn, in both architectures
+	.venv/bin/anakin train --preset small --env catch --run runs/demo-catch --overwrite
+	.venv/bin/anakin train --preset small --env cartpole --run runs/demo-cartpole --overwrite
+	.venv/bin/sebulba train --preset small --env CartPole-v1 --run runs/demo-envpool --overwrite
+	.venv/bin/sebulba train --preset impala --env Pong-v5 --total-steps 40000 \
+	  --run runs/demo-pong --overwrite
+	@echo "The learning curves: curve.png in runs/demo-catch, runs/demo-cartpole,"
+	@echo "runs/demo-envpool and runs/demo-pong (which needs millions of steps to learn)"
 
 test: .venv/ready  ## all tests
 	@.venv/bin/pytest -q
