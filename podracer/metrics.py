@@ -31,13 +31,16 @@ VOCABULARY = {
     "gradient_norm": ("", "global norm of the averaged gradient, before any clip"),
     "learning_rate": ("", "step size of the optimiser"),
     # Of Sebulba's transport.
-    "trajectories_per_second": ("trajectories / s", "learned in this row"),
+    "frames_per_second": ("emulator frames / s", "steps times the action repeat"),
+    "learner_steps_per_second": ("updates / s", "over this row"),
     "learner_waiting": ("share of the time", "that the learner waited for data"),
     "actors_waiting": ("share of the time", "that actors waited for space"),
     "lag_mean": ("updates", "between acting and learning, mean over steps"),
     "lag_median": ("updates", "the same, median"),
     "lag_max": ("updates", "the same, greatest"),
     "dropped": ("trajectories", "too old to learn from, since the start of the run"),
+    "games": ("games", "that finished in this row, where episodes are lives"),
+    "game_return": ("reward", "mean undiscounted return of those games"),
 }
 
 

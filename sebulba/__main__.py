@@ -30,7 +30,7 @@ class Train:
     network: networks.Config = dataclasses.field(default_factory=networks.Config)
     total_steps: int = 1_000_000
     """environment steps of the run"""
-    batch_size: int = 64
+    batch_size: int = 96
     """environments of each actor thread, and of an update; a preset has its own"""
     unroll_length: int = 20
     """environment steps in a trajectory; a preset has its own"""
@@ -63,7 +63,7 @@ class Train:
 
 def train(argv: Sequence[str]) -> None:
     """Trains as the flags say and leaves a run folder."""
-    chosen = experiment.choose_agent(argv, unroll_length=20, batch_size=64)
+    chosen = experiment.choose_agent(argv, unroll_length=20, batch_size=96)
     env = command.choose(argv, "env", (), "CartPole-v1", "an EnvPool id, or jax:catch")
     default = Train(
         chosen.numbers.config,

@@ -41,7 +41,10 @@ class Report:
     def row(self, learner: Learner) -> dict[str, float]:
         """The metrics since the last row; their words are in `podracer.metrics`."""
         seconds = time.perf_counter() - self._started
-        learner_waited, actors_waited = self._waits() - self._waited
+        waited = {
+            who: total - self._waited[who]
+            for who, total in self._queue.waited().items()
+        }
         timed = self._learned - self._learned_before
         steps_per_second = timed * self._steps_a_trajectory / seconds
         lag = np.concatenate(self._lags)
@@ -56,8 +59,8 @@ class Report:
                 "learner_steps_per_second": timed
                 * learner.updates_per_trajectory
                 / seconds,
-                "learner_waiting": learner_waited / seconds,
-                "actors_waiting": actors_waited / seconds / self._threads,
+                "learner_waiting": waited["learner"] / seconds,
+                "actors_waiting": waited["actors"] / seconds / self._threads,
                 "lag_mean": lag.mean(),
                 "lag_median": np.median(lag),
                 "lag_max": lag.max(),
@@ -85,12 +88,8 @@ class Report:
 
     def _start_clock(self) -> None:
         self._started = time.perf_counter()
-        self._waited = self._waits()
+        self._waited = self._queue.waited()
         self._learned_before = self._learned
-
-    def _waits(self) -> np.ndarray:
-        """Seconds that the learner and all the actors have waited so far."""
-        return np.array([self._queue.learner_waited, self._queue.actors_waited])
 
 
 def advice(rows: list[dict], cores: Cores, threads_per_core: int) -> str:

@@ -6,6 +6,7 @@ Only references pass; the arrays stay on their cores until the learner takes the
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -63,14 +64,15 @@ class TrajectoryQueue:
         self._begun = self._learned = 0
         self._change = threading.Condition()
         self._closed: BaseException | None = None
-        self.actors_waited = self.learner_waited = 0.0  # seconds
+        self._waited = dict.fromkeys(("learner", "actors"), 0.0)  # seconds
+        self._waiting: dict[int, tuple[str, float]] = {}  # thread: who, since when
 
     def begin(self) -> int:
         """An actor begins a trajectory: its number. Waits while others must go first."""
         with self._change:
             if self._max_lag is not None:
-                self.actors_waited += self._wait(
-                    lambda: self._begun - self._learned <= self._max_lag
+                self._wait(
+                    "actors", lambda: self._begun - self._learned <= self._max_lag
                 )
             self._begun += 1
             return self._begun - 1
@@ -79,16 +81,14 @@ class TrajectoryQueue:
         """Hands a finished trajectory over; waits while there is no space."""
         with self._change:
             if self._max_lag is None:
-                self.actors_waited += self._wait(
-                    lambda: len(self._ready) < self._capacity
-                )
+                self._wait("actors", lambda: len(self._ready) < self._capacity)
             self._ready.append((number, handed))
             self._change.notify_all()
 
     def get(self) -> Handed:
         """The next trajectory to learn from; waits for it."""
         with self._change:
-            self.learner_waited += self._wait(lambda: self._next() is not None)
+            self._wait("learner", lambda: self._next() is not None)
             item = self._next()
             self._ready.remove(item)
             self._change.notify_all()
@@ -111,14 +111,24 @@ class TrajectoryQueue:
             return self._ready[0] if self._ready else None
         return next((x for x in self._ready if x[0] == self._learned), None)
 
-    def _wait(self, condition) -> float:
-        """Waits for a change that makes it true; the seconds it took."""
-        started = time.perf_counter()
+    def waited(self) -> dict[str, float]:
+        """Seconds that the learner and all actors have waited, up to this moment."""
+        with self._change:
+            seconds = dict(self._waited)
+            for who, since in self._waiting.values():
+                seconds[who] += time.perf_counter() - since
+            return seconds
+
+    def _wait(self, who: str, condition: Callable[[], bool]) -> None:
+        """Waits until it is true, and counts the time."""
+        thread, started = threading.get_ident(), time.perf_counter()
+        self._waiting[thread] = who, started
         self._change.wait_for(lambda: self._closed or condition(), PATIENCE)
+        del self._waiting[thread]
+        self._waited[who] += time.perf_counter() - started
         if self._closed:
             raise self._closed
         if not condition():
             raise TimeoutError(
                 f"nothing moved for {PATIENCE:.0f} s: an environment or a core hangs"
             )
-        return time.perf_counter() - started

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 import anakin.__main__ as command
+from podracer.metrics import VOCABULARY
 
 SMALL = ["--total-steps", "20000", "--network.hidden-sizes", "8", "--cores", "2"]
 
@@ -32,6 +33,7 @@ def test_a_run_leaves_its_configuration_metrics_and_curve(tmp_path):
     assert config["train"]["env"] == {"rows": 5, "columns": 5}
     rows = [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()]
     assert rows[-1]["steps"] == 20 * 1024 and rows[-1]["updates"] == 20
+    assert rows[-1].keys() <= VOCABULARY.keys()
     assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert str(folder.name) in done.stdout and "return" in done.stdout
 

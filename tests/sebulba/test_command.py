@@ -9,6 +9,7 @@ import time
 import pytest
 
 import sebulba.__main__ as command
+from podracer.metrics import VOCABULARY
 
 SMALL = ["--env", "CartPole-v1", "--batch-size", "4", "--cores", "2"]
 
@@ -42,8 +43,10 @@ def test_a_run_reports_speed_lag_and_who_waited(tmp_path):
     (folder,) = (tmp_path / "runs").iterdir()
     row = rows_of(folder)[-1]
     assert row["steps"] == 8000 and row["updates"] == 100
+    assert row.keys() <= VOCABULARY.keys()
     assert {"frames_per_second", "lag_mean", "learner_waiting"} <= row.keys()
     assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert all(0 <= row["actors_waiting"] <= 1 for row in rows_of(folder))
     assert "cpu cores: 1 to act, 1 to learn" in output
     assert "the learner waited" in output.splitlines()[-1]
 

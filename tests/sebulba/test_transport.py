@@ -48,9 +48,11 @@ def test_an_actor_waits_for_space_and_its_wait_is_counted():
     thread, results = in_thread(queue.put, queue.begin(), handed("b"))
     time.sleep(0.1)
     assert not results
+    assert queue.waited()["actors"] > 0.05  # a wait that still goes on counts too
     queue.get()
     thread.join(5)
-    assert results == [None] and queue.actors_waited > 0.05
+    assert results == [None] and 0.05 < queue.waited()["actors"] < 5
+    assert queue.waited()["learner"] < 0.05
 
 
 def test_with_a_lag_the_order_is_that_of_the_beginnings():
