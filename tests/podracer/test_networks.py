@@ -89,6 +89,23 @@ def test_replay_equals_acting(config):
     )
 
 
+@pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
+def test_a_batch_replayed_in_parts_is_the_same(config, monkeypatch):
+    network = make(config)
+    params = network.init(jax.random.key(0))
+    timesteps = some_timesteps([FIRST, MID, LAST, FIRST], batch_size=6)
+    memory = jax.tree.map(lambda x: x + 0.5, network.initial_memory(6))
+    whole = network.unroll(params, memory, timesteps)
+    calls = []
+    monkeypatch.setattr(
+        jax.lax, "map", lambda *x, f=jax.lax.map: calls.append(1) or f(*x)
+    )
+    monkeypatch.setattr(networks, "CACHE", 2 * 6 * 6 * 2 * 4)  # two observations
+    parts = network.unroll(params, memory, timesteps)
+    assert calls
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), whole, parts)
+
+
 def test_memory_starts_from_zero_at_first_and_only_there():
     network = make(VARIANTS["lstm"])
     params = network.init(jax.random.key(0))
