@@ -123,6 +123,7 @@ class Actor(threading.Thread):
         self._environment, self._device = environment, device
         self._programs, self._unroll_length, self._key = programs, unroll_length, key
         self._server, self._queue = server, queue
+        self.steps_per_trajectory = environment.batch_size * unroll_length
 
     def run(self) -> None:
         try:

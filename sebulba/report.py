@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from podracer import episodes
+from sebulba.actor import Actor
 from sebulba.cores import Cores
 from sebulba.learner import Learner
 from sebulba.transport import Handed, TrajectoryQueue
@@ -15,28 +16,25 @@ class Report:
     """Collects on the host, from one row of metrics to the next."""
 
     def __init__(
-        self, queue: TrajectoryQueue, threads: int, steps: int, frames_per_step: int
+        self, queue: TrajectoryQueue, actors: list[Actor], frames_per_step: int
     ):
-        self._queue, self._threads = queue, threads
-        self._steps_a_trajectory, self._frames_per_step = steps, frames_per_step
+        self._queue, self._threads = queue, len(actors)
+        self._frames_per_step = frames_per_step
+        self.steps_per_trajectory = actors[0].steps_per_trajectory
+        self.learned = self.dropped = self.reported = 0  # trajectories since the start
         self._compile_seconds = 0.0
-        self._learned = self._dropped = 0  # trajectories since the start
         self._handed: list[Handed] = []  # without their trajectories
         self._lags: list[np.ndarray] = []
         self._start_clock()
 
-    def learned(self, handed: Handed, lag: np.ndarray) -> None:
+    def add(self, handed: Handed, lag: np.ndarray) -> None:
         """Counts a trajectory, learned from `lag` [T] updates after it was acted."""
         self._lags.append(lag)
         self._handed.append(handed._replace(parts=()))
-        self._learned += 1
-        if self._learned == 1:  # until here everything was compiled
+        self.learned += 1
+        if self.learned == 1:  # until here everything was compiled
             self._compile_seconds = time.perf_counter() - self._started
             self._start_clock()
-
-    def dropped(self) -> None:
-        """Counts a trajectory that came too late."""
-        self._dropped += 1
 
     def row(self, learner: Learner) -> dict[str, float]:
         """The metrics since the last row; their words are in `podracer.metrics`."""
@@ -45,8 +43,8 @@ class Report:
             who: total - self._waited[who]
             for who, total in self._queue.waited().items()
         }
-        timed = self._learned - self._learned_before
-        steps_per_second = timed * self._steps_a_trajectory / seconds
+        timed = self.learned - self._timed_from
+        steps_per_second = timed * self.steps_per_trajectory / seconds
         lag = np.concatenate(self._lags)
         row = (
             learner.metrics()
@@ -68,10 +66,10 @@ class Report:
         )
         row = {name: float(x) for name, x in row.items()} | {
             "updates": learner.updates,
-            "steps": self._learned * self._steps_a_trajectory,
-            "dropped": self._dropped,
+            "steps": self.learned * self.steps_per_trajectory,
+            "dropped": self.dropped,
         }
-        self._lags, self._handed = [], []
+        self._lags, self._handed, self.reported = [], [], self.learned
         self._start_clock()
         return row
 
@@ -89,7 +87,7 @@ class Report:
     def _start_clock(self) -> None:
         self._started = time.perf_counter()
         self._waited = self._queue.waited()
-        self._learned_before = self._learned
+        self._timed_from = self.learned
 
 
 def advice(rows: list[dict], cores: Cores, threads_per_core: int) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import jax
+import numpy as np
 
 from podracer.agent import Agent
 from podracer.errors import UserError, check_at_least_one, check_range
@@ -73,10 +74,9 @@ def train(
     if max_lag is not None:
         check_range("max_lag", max_lag, 0)
     threads = threads_per_core * len(cores.actors)
-    environments = [make_environment(number) for number in range(threads)]
-    batch_size = environments[0].batch_size
-    check_split(batch_size, len(cores.learners), updates_per_trajectory)
-
+    environments = make_environments(
+        make_environment, threads, len(cores.learners) * updates_per_trajectory
+    )
     learner_key, *actor_keys = jax.random.split(jax.random.key(seed), 1 + threads)
     learner = Learner(agent, cores.learners, updates_per_trajectory, learner_key)
     server = ParameterServer(cores.actors)
@@ -98,50 +98,46 @@ def train(
         )
         for number, key in enumerate(actor_keys)
     ]
-    steps = batch_size * unroll_length
-    trajectories = -(-total_steps // steps)
-    return learn(
-        learner,
-        server,
-        queue,
-        actors,
-        steps,
-        trajectories,
-        trajectories_per_report or max(1, trajectories // 100),
-        max_lag if late == "drop" else None,
-        environments[0].frames_per_step,
-    )
+    report = Report(queue, actors, environments[0].frames_per_step)
+    trajectories = -(-total_steps // report.steps_per_trajectory)
+    per_report = trajectories_per_report or max(1, trajectories // 100)
+
+    def too_late(lag: np.ndarray) -> bool:
+        return late == "drop" and max_lag is not None and lag.max() > max_lag
+
+    def learn() -> Iterator[tuple[State, dict[str, float]]]:
+        """A trajectory in, parameters out."""
+        server.publish(learner.params, learner.updates)
+        with running(actors, queue):
+            while report.learned < trajectories:
+                handed = queue.get()
+                lag = learner.updates - handed.versions
+                if too_late(lag):
+                    report.dropped += 1
+                    continue
+                learner.learn(handed.parts)
+                server.publish(learner.params, learner.updates)
+                queue.learned()
+                report.add(handed, lag)
+                if report.learned in (trajectories, report.reported + per_report):
+                    yield learner.state, report.row(learner)
+
+    return learn()
 
 
-def learn(
-    learner: Learner,
-    server: ParameterServer,
-    queue: TrajectoryQueue,
-    actors: list[Actor],
-    steps: int,
-    trajectories: int,
-    per_report: int,
-    drop_lag: int | None,
-    frames_per_step: int,
-) -> Iterator[tuple[State, dict[str, float]]]:
-    """The learner's loop: a trajectory of `steps` steps in, parameters out."""
-    server.publish(learner.params, learner.updates)
-    report = Report(queue, len(actors), steps, frames_per_step)
-    with running(actors, queue):
-        done = 0
-        while done < trajectories:
-            handed = queue.get()
-            lag = learner.updates - handed.versions
-            if drop_lag is not None and lag.max() > drop_lag:
-                report.dropped()
-                continue
-            learner.learn(handed.parts)
-            server.publish(learner.params, learner.updates)
-            queue.learned()
-            report.learned(handed, lag)
-            done += 1
-            if done % per_report == 0 or done == trajectories:
-                yield learner.state, report.row(learner)
+def make_environments(
+    make_environment: Callable[[int], Any], threads: int, parts: int
+) -> list[Any]:
+    """A batch for each actor thread; UserError where it does not split into `parts`."""
+    first = make_environment(0)
+    if first.batch_size % parts:
+        first.close()
+        raise UserError(
+            f"batch_size is {first.batch_size}, which does not split into {parts} equal "
+            "parts, one for each learner core and update of a trajectory: choose a "
+            f"multiple of {parts}, or other learner_cores"
+        )
+    return [first, *(make_environment(number) for number in range(1, threads))]
 
 
 @contextlib.contextmanager
@@ -163,13 +159,3 @@ def running(actors: list[Actor], queue: TrajectoryQueue) -> Iterator[None]:
                 "process",
                 file=sys.stderr,
             )
-
-
-def check_split(batch_size: int, learners: int, updates: int) -> None:
-    """Raises UserError where a batch cannot be shared equally."""
-    if batch_size % (learners * updates):
-        raise UserError(
-            f"batch_size is {batch_size}, which {learners} learner cores and {updates} "
-            "updates a trajectory cannot share equally: choose a multiple of "
-            f"{learners * updates}"
-        )

@@ -1,7 +1,6 @@
 """Small environments that make a single property visible."""
 
 import dataclasses
-import time
 from typing import Any
 
 import dm_env
@@ -66,14 +65,14 @@ class HostCounter:
     """A batch of counters on the host, as `sebulba.host_environments` describes.
 
     Environment i starts at i, so that ends of episodes come at every position. The
-    observation is the count; `fail_at` raises, `hang_at` sleeps at that step.
+    observation is the count. Step `fail_at` raises; step 5 waits for `hang` to be set.
     """
 
     frames_per_step = 2
 
-    def __init__(self, batch_size=4, length=5, fail_at=None, hang_at=None):
+    def __init__(self, batch_size=4, length=5, fail_at=None, hang=None):
         self.batch_size, self._length = batch_size, length
-        self._fail_at, self._hang_at, self._steps = fail_at, hang_at, 0
+        self._fail_at, self._hang, self._steps = fail_at, hang, 0
         self.closed = False
 
     def reset(self):
@@ -85,8 +84,8 @@ class HostCounter:
         self._steps += 1
         if self._steps == self._fail_at:
             raise RuntimeError("the simulator broke")
-        if self._steps == self._hang_at:
-            time.sleep(60)
+        if self._hang and self._steps == 5:
+            self._hang.wait(60)
         over = self._count == self._length
         self._count = np.where(over, 0, self._count + 1)
         last = self._count == self._length

@@ -184,8 +184,8 @@ def test_episodes_are_counted_once():
     [
         ({"unroll_length": 0}, "unroll_length is 0; it must be at least 1"),
         ({"threads_per_core": 0}, "threads_per_core is 0"),
-        ({"updates_per_trajectory": 3}, "batch_size is 4, which 3 learner cores and 3"),
-        ({"devices": 8}, "batch_size is 4, which 6 learner cores"),
+        ({"updates_per_trajectory": 3}, "batch_size is 4, which does not split into 9"),
+        ({"devices": 8}, "batch_size is 4, which does not split into 6"),
     ],
 )
 def test_bad_input_is_one_line(options, line):
@@ -225,8 +225,9 @@ def test_an_interrupt_in_the_callers_loop_ends_all_threads():
 
 def test_a_hanging_environment_does_not_hold_the_end_up(capsys, monkeypatch):
     monkeypatch.setattr(training, "STOP_SECONDS", 0.5)
+    hang = threading.Event()
     rows = train(
-        environment=lambda: HostCounter(hang_at=5),
+        environment=lambda: HostCounter(hang=hang),
         devices=2,
         total_steps=10**9,
         trajectories_per_report=1,
@@ -237,6 +238,10 @@ def test_a_hanging_environment_does_not_hold_the_end_up(capsys, monkeypatch):
     rows.close()
     assert time.perf_counter() - started < 3
     assert "actor 0" in capsys.readouterr().err
+    hang.set()
+    for thread in actor_threads():
+        thread.join(5)
+    assert not actor_threads()
 
 
 def test_10_000_updates_take_no_more_memory_or_threads():
@@ -250,3 +255,10 @@ def test_10_000_updates_take_no_more_memory_or_threads():
         peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)  # MB
         assert len(actor_threads()) == 2
     assert peaks[-1] - peaks[1] < 30
+
+
+def test_a_run_that_is_no_longer_finite_stops_with_the_update_and_the_term():
+    agent = make_agent(learning_rate=1e30, decay_learning_rate=False)
+    with pytest.raises(FloatingPointError, match=r"update \d+: .*loss/.* not finite"):
+        last(train(agent, devices=2, trajectories_per_report=1, total_steps=10**6))
+    assert not actor_threads()

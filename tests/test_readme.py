@@ -1,0 +1,28 @@
+"""The README's code runs, and the files that it names are there."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_notebook_lines_run(capsys):
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    shorter = code.replace("1_000_000", "4_000")
+    assert shorter != code
+    exec(compile(shorter, "README.md", "exec"), {})
+    assert len(capsys.readouterr().out.splitlines()) == 4
+
+
+def test_links_lead_to_files():
+    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", README)
+    assert len(links) >= 8
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_the_tree_names_every_room():
+    for package in ("podracer", "anakin", "sebulba", "envs_jax"):
+        for path in (ROOT / package).glob("*.py"):
+            if not path.name.startswith("__"):
+                assert path.name in README or path.stem in README, path
