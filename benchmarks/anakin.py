@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 import jax
 import jax.numpy as jnp
 import rich.console
+import rich.progress
 import rich.table
 import tyro
 
@@ -153,12 +154,13 @@ def speeds(config: Config) -> rich.table.Table:
     settings = itertools.product(
         config.cores, config.envs, config.batch_sizes, config.unroll_lengths
     )
-    for cores, env, batch_size, unroll_length in settings:
+    for setting in rich.progress.track([*settings], "measuring"):
+        cores, env, batch_size, unroll_length = setting
         got = measure(env, batch_size, unroll_length, cores, config.seconds)
         limit = 1 / (1 / got["environment"] + 1 / got["learning"])
         numbers = [human(got[name]) for name in names]
         table.add_row(
-            *map(str, (cores, env, batch_size, unroll_length)),
+            *map(str, setting),
             *numbers,
             human(limit),
             f"{got['training'] / limit:.2f}",

@@ -57,7 +57,8 @@ def train(
         and repeats bit for bit.
       late: what keeps to `max_lag`: actors wait, or late trajectories are dropped.
       seed: of the agent; environments have their own.
-      trajectories_per_report: between two yields; by default a hundredth of the run.
+      trajectories_per_report: between two yields; by default a hundredth of the run,
+        or 1,000 if that is less.
 
     Raises:
       UserError: an argument is impossible.
@@ -100,7 +101,7 @@ def train(
     ]
     report = Report(queue, actors, environments[0].frames_per_step)
     trajectories = -(-total_steps // report.steps_per_trajectory)
-    per_report = trajectories_per_report or max(1, trajectories // 100)
+    per_report = trajectories_per_report or min(max(1, trajectories // 100), 1_000)
 
     def too_late(lag: np.ndarray) -> bool:
         return late == "drop" and max_lag is not None and lag.max() > max_lag
