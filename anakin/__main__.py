@@ -56,7 +56,7 @@ def train(argv: Sequence[str]) -> None:
     )
     config = command.parse(default, argv, "anakin train", (*chosen.flags, env))
     cpus = parallel.largest_divisor(config.batch_size, os.cpu_count() or 1)
-    parallel.use_cpu_cores(config.cores or cpus)
+    parallel.use_cpu_cores(cpus if config.cores is None else config.cores)
     environment = envs_jax.make(env.name, **dataclasses.asdict(config.env))
     agent = experiment.make_agent(
         chosen.module,

@@ -19,9 +19,10 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from podracer.errors import UserError
+from podracer.errors import UserError, check_range
 
 CORE = "core"
+MOST_CPU_CORES = 256  # that can be made up; thousands take minutes to start
 SHARED, BATCH, SEQUENCE, LOCAL = "shared", "batch", "sequence", "local"
 _SPECS = {
     SHARED: PartitionSpec(),
@@ -75,9 +76,11 @@ def core_key(key: jax.Array) -> jax.Array:
 def use_cpu_cores(count: int | None = None) -> None:
     """Makes a CPU show `count` cores, by default all it has.
 
-    Raises UserError if JAX has started with another number: this must come first.
+    Raises UserError if JAX has started with another number (this must come first), or
+    for a number that no CPU can pretend to have.
     """
-    count = count or os.cpu_count() or 1
+    count = (os.cpu_count() or 1) if count is None else count
+    check_range("cores", count, 1, MOST_CPU_CORES)
     if jax.config.jax_num_cpu_devices != count:
         try:
             jax.config.update("jax_num_cpu_devices", count)

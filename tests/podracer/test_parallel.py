@@ -69,3 +69,20 @@ def test_core_keys_differ():
 def test_impossible_cores(cores):
     with pytest.raises(UserError, match=f"cores is {cores}.*choose 1 to 8"):
         parallel.make_mesh(cores)
+
+
+@pytest.mark.parametrize("cores", [0, -1, 999_999])
+def test_numbers_of_cpu_cores_that_cannot_be(cores):
+    with pytest.raises(UserError, match=f"cores is {cores}; it must be from 1 to 256"):
+        parallel.use_cpu_cores(cores)
+
+
+def test_cpu_cores_are_asked_for_before_jax_starts():
+    jax.devices()
+    with pytest.raises(UserError, match="JAX has started with another number"):
+        parallel.use_cpu_cores(3)
+
+
+def test_largest_divisor():
+    got = [parallel.largest_divisor(12, most) for most in (0, 1, 5, 11, 100)]
+    assert got == [1, 1, 4, 6, 12]
