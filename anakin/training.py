@@ -176,6 +176,7 @@ def train(
     total_updates = -(-total_steps // steps)
     if updates_per_call is None:
         updates_per_call = max(1, min(total_updates // 100, 4_000_000 // steps))
+    check_at_least_one(updates_per_call=updates_per_call)
     return iterate(call, state, steps, total_updates, updates_per_call)
 
 

@@ -10,7 +10,7 @@ from podracer.agent import Metrics
 
 
 class Episodes(NamedTuple):
-    """The running episodes, and sums over those that finished since the last summary."""
+    """The running episodes, and sums over those that finished since `collect`."""
 
     episode_return: jax.Array  # [B] float32, rewards since FIRST
     episode_length: jax.Array  # [B] int32, environment steps since FIRST

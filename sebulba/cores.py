@@ -29,7 +29,7 @@ def split(
 
     Args:
       devices: the cores of this host.
-      actors: how many act; by default a quarter of those not learning, at least one.
+      actors: how many act; by default a quarter, or all that do not learn if that is said.
       learners: how many learn; by default all that do not act.
 
     Raises:

@@ -11,7 +11,7 @@ import dm_env
 import numpy as np
 from dm_env import specs
 
-from podracer.errors import UserError, nearest
+from podracer.errors import UserError, check_at_least_one, check_range, nearest
 from sebulba.host_environments.environment import Games
 
 FIRST, MID, LAST = dm_env.StepType
@@ -25,7 +25,8 @@ class Options:
     """environment steps after which an episode is cut off; by default EnvPool's own"""
 
     def __post_init__(self):
-        _at_least(self, "max_episode_steps", 1)
+        if self.max_episode_steps is not None:
+            check_at_least_one(max_episode_steps=self.max_episode_steps)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,14 +48,12 @@ class AtariOptions(Options):
 
     def __post_init__(self):
         super().__post_init__()
-        for name in ("noop_max", "frame_skip", "frame_stack"):
-            _at_least(self, name, 1)
-
-
-def _at_least(options: Options, name: str, low: int) -> None:
-    value = getattr(options, name)
-    if value is not None and value < low:
-        raise UserError(f"{name} is {value}; it must be at least {low}")
+        check_range("sticky_actions", self.sticky_actions, 0.0, 1.0)
+        check_at_least_one(
+            noop_max=self.noop_max,
+            frame_skip=self.frame_skip,
+            frame_stack=self.frame_stack,
+        )
 
 
 def make_spec(name: str) -> Any:

@@ -258,6 +258,7 @@ def test_episode_metrics():
         ({"batch_size": 0}, "batch_size is 0; it must be at least 1"),
         ({"unroll_length": 0}, "unroll_length is 0; it must be at least 1"),
         ({"total_steps": -5}, "total_steps is -5; it must be at least 1"),
+        ({"updates_per_call": 0}, "updates_per_call is 0; it must be at least 1"),
         ({"cores": 9}, "cores is 9; this program sees 8"),
     ],
 )

@@ -196,6 +196,7 @@ def test_options_are_those_of_the_family():
         (lambda: make("Pendulum-v1"), "Pendulum-v1 has actions .* only discrete"),
         (lambda: make("TicTacToe-v1"), "TicTacToe-v1 is played by several"),
         (lambda: make("Pong-v5", frame_skip=0), "frame_skip is 0"),
+        (lambda: make("Pong-v5", sticky_actions=1.5), "sticky_actions is 1.5"),
         (lambda: make("CartPole-v1", max_episode_steps=0), "max_episode_steps is 0"),
     ],
 )
