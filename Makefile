@@ -18,11 +18,14 @@ help:
 demo: .venv/ready  ## watch agents learn, in both architectures
 	.venv/bin/anakin train --preset small --env catch --run runs/demo-catch --overwrite
 	.venv/bin/anakin train --preset small --env cartpole --run runs/demo-cartpole --overwrite
+	.venv/bin/anakin train --agent ppo --preset continuous --env pendulum \
+	  --total-steps 300000 --run runs/demo-pendulum --overwrite
 	.venv/bin/sebulba train --preset small --env CartPole-v1 --run runs/demo-envpool --overwrite
 	.venv/bin/sebulba train --preset impala --env Pong-v5 --total-steps 40000 \
 	  --run runs/demo-pong --overwrite
 	@echo "The learning curves: curve.png in runs/demo-catch, runs/demo-cartpole,"
-	@echo "runs/demo-envpool and runs/demo-pong (which needs millions of steps to learn)"
+	@echo "runs/demo-pendulum, runs/demo-envpool and runs/demo-pong (which needs millions"
+	@echo "of steps to learn)"
 
 test: .venv/ready  ## all tests
 	@.venv/bin/pytest -q

@@ -10,6 +10,7 @@ from typing import Any
 import anakin
 import envs_jax
 from podracer import command, experiment, networks, parallel
+from podracer.agent import Interface
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Train:
     agent: Any
     env: Any
     network: networks.Config = dataclasses.field(default_factory=networks.Config)
+    interface: Interface = dataclasses.field(default_factory=Interface)
     total_steps: int = 1_000_000
     """environment steps of the run"""
     batch_size: int = 64
@@ -51,6 +53,8 @@ def train(argv: Sequence[str]) -> None:
     default = Train(
         chosen.numbers.config,
         envs_jax.ENVIRONMENTS[env.name](),
+        network=chosen.numbers.network,
+        interface=chosen.numbers.interface,
         unroll_length=chosen.numbers.unroll_length,
         batch_size=chosen.numbers.batch_size,
     )
@@ -64,6 +68,7 @@ def train(argv: Sequence[str]) -> None:
         config.network,
         environment.observation_spec(),
         environment.action_spec(),
+        config.interface,
     )
     updates = anakin.train(
         agent,

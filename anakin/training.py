@@ -63,6 +63,7 @@ def make_step(agent: Agent, environment, unroll_length: int) -> Callable:
             act, environment, unroll_length, state.actors, act_key
         )
         learner, metrics = agent.learner_step(learn_key, state.learner, trajectory)
+        metrics |= tally.given(trajectory.timesteps)
         return State(learner, actors, state.key, state.updates + 1), metrics
 
     return step
@@ -83,12 +84,13 @@ def make_online_step(agent: Agent, environment, unroll_length: int) -> Callable:
             )
             keys = fold_each(act_key, actors.index)  # of an action that nobody takes
             last = act(keys, actors.actor_state, actors.timestep)[-1]
-            return trajectory, with_last(predictions, last), actors
+            rest = actors, tally.given(trajectory.timesteps)
+            return trajectory, with_last(predictions, last), rest
 
-        learner, metrics, actors = agent.online_step(
+        learner, metrics, (actors, given) = agent.online_step(
             learn_key, state.learner, interacted
         )
-        return State(learner, actors, state.key, state.updates + 1), metrics
+        return State(learner, actors, state.key, state.updates + 1), metrics | given
 
     return step
 

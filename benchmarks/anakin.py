@@ -31,6 +31,7 @@ from podracer import networks, parallel
 from podracer.agent import ActorOutput, Trajectory
 from podracer.agents import impala
 from podracer.metrics import human
+from podracer.policies import Categorical
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +68,11 @@ def measure(
     def random_act(keys, actor_state, timestep):
         action = jax.random.bits(keys[0], keys.shape) % num_actions
         logits = jnp.zeros((*keys.shape, num_actions))
-        return actor_state, ActorOutput(action.astype(jnp.int32), logits), ()
+        return (
+            actor_state,
+            ActorOutput(action.astype(jnp.int32), Categorical(logits)),
+            (),
+        )
 
     def policy_act(state):
         params = agent.actor_params(state.learner)

@@ -9,6 +9,7 @@ from envs_jax.catch import Catch
 from envs_jax.conformance import ProtocolError, check, check_structure
 from envs_jax.environment import Environment, restart, transition
 from envs_jax.memory_chain import MemoryChain
+from envs_jax.pendulum import Pendulum
 from envs_jax.wrappers import AutoReset, Batched, TimeLimit, Wrapper, auto_reset
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Catch",
     "Environment",
     "MemoryChain",
+    "Pendulum",
     "ProtocolError",
     "TimeLimit",
     "Wrapper",
@@ -34,6 +36,7 @@ ENVIRONMENTS: dict[str, type] = {
     "cartpole": CartPole,
     "catch": Catch,
     "memory-chain": MemoryChain,
+    "pendulum": Pendulum,
 }
 
 

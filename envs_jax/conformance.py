@@ -72,6 +72,10 @@ def check_structure(environment: Environment) -> None:
     observation, action = environment.observation_spec(), environment.action_spec()
     _require_specs(f"{name}.observation_spec", observation, specs.Array)
     _require_specs(f"{name}.action_spec", action, specs.BoundedArray)
+    for spec in jax.tree.leaves(action):
+        if np.issubdtype(spec.dtype, np.integer) and spec.minimum.any():
+            got = f"integers from {spec.minimum.tolist()}"
+            raise ProtocolError(f"{name}.action_spec has {got}, expected from 0")
 
     scalar, number = specs.Array((), np.int32), specs.Array((), np.float32)
     timestep = dm_env.TimeStep(scalar, number, number, observation)
@@ -204,7 +208,10 @@ def _attempt(where: str, function: Callable, *inputs: Any) -> Any:
 
 
 def _random_actions(action_spec: Any, steps: int, seed: int) -> Any:
-    """[COPIES, steps, ...] alike in all copies, uniform within bounds of at most 1,000."""
+    """[COPIES, steps, ...] alike in all copies, uniform within the bounds.
+
+    A real number's bound that is infinite, or beyond 1,000, is 1 from the number nearest to 0.
+    """
     random = np.random.default_rng(seed)
 
     def sample(spec):
@@ -212,7 +219,9 @@ def _random_actions(action_spec: Any, steps: int, seed: int) -> Any:
         if np.issubdtype(spec.dtype, np.integer):
             actions = random.integers(low, high, shape, spec.dtype, endpoint=True)
         else:
-            low, high = np.maximum(low, -1e3), np.minimum(high, 1e3)
+            nearest = np.clip(0.0, low, high)
+            low = np.where(low < -1e3, nearest - 1, low)
+            high = np.where(high > 1e3, nearest + 1, high)
             actions = random.uniform(low, high, shape).astype(spec.dtype)
         return np.broadcast_to(actions, (COPIES, *shape))
 

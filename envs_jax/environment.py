@@ -37,7 +37,10 @@ class Environment(Protocol):
         """A pytree of dm_env specs, as the observation."""
 
     def action_spec(self) -> Any:
-        """A dm_env spec: `DiscreteArray` for discrete actions, `BoundedArray` for continuous."""
+        """A dm_env spec: `DiscreteArray` for one choice, else a `BoundedArray`.
+
+        Of integers from 0 for several choices, of float32 for continuous actions.
+        """
 
 
 def restart(observation: Any) -> dm_env.TimeStep:

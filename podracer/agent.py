@@ -1,7 +1,8 @@
 """The contract: an agent is a handful of pure functions (Podracer, arXiv:2104.06272)."""
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import dm_env
 import jax
@@ -75,9 +76,26 @@ class Agent(NamedTuple):
     online_step: Callable[..., tuple[LearnerState, Metrics, PyTree]] | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class Interface:
+    """What lies between an agent and any environment, see normalizer.py and ranges.py."""
+
+    normalize_observations: bool = False
+    """to mean 0 and deviation 1 of all that was seen so far"""
+    normalize_rewards: bool = False
+    """to deviation 1 of the discounted returns so far"""
+    scale_observations: bool = False
+    """to [-1, 1], from the bounds of the environment's observation_spec"""
+    actions: Literal["scale", "clip"] = "scale"
+    """numbers outside the environment's bounds are clipped for it, not for the learner;
+    scale maps [-1, 1] to the bounds"""
+
+
 class Preset(NamedTuple):
-    """A published setting: an agent's numbers and the trajectories they belong to."""
+    """A published setting: an agent's numbers and what belongs to them."""
 
     config: Any  # the agent's own Config
     unroll_length: int  # T, environment steps
     batch_size: int  # B, environments, over all cores
+    network: Any = None  # networks.Config; None: its defaults
+    interface: Interface = Interface()

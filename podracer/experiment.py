@@ -8,9 +8,19 @@ from typing import Any, NamedTuple
 
 from dm_env import specs
 
-from podracer import command, networks, recording, run_folder, transformations
-from podracer.agent import Agent, Preset
+from podracer import (
+    command,
+    heads,
+    networks,
+    normalizer,
+    ranges,
+    recording,
+    run_folder,
+    transformations,
+)
+from podracer.agent import Agent, Interface, Preset
 from podracer.agents import AGENTS
+from podracer.agents.presets import PRESETS
 
 
 class Chosen(NamedTuple):
@@ -30,9 +40,11 @@ def choose_agent(argv: Sequence[str], unroll_length: int, batch_size: int) -> Ch
     agent = command.choose(argv, "agent", AGENTS, "impala", "the algorithm")
     module = AGENTS[agent.name]
     default = Preset(module.Config(), unroll_length, batch_size)
-    presets = {"none": default} | module.PRESETS
+    presets = {"none": default} | PRESETS[agent.name]
     preset = command.choose(argv, "preset", presets, "none", "published numbers to use")
-    return Chosen(agent.name, module, presets[preset.name], (agent, preset))
+    numbers = presets[preset.name]
+    numbers = numbers._replace(network=numbers.network or networks.Config())
+    return Chosen(agent.name, module, numbers, (agent, preset))
 
 
 def for_run(config: Any, total_steps: int) -> Any:
@@ -46,9 +58,10 @@ def make_agent(
     network: networks.Config,
     observation_spec: Any,
     action_spec: specs.Array,
+    interface: Interface,
     frame_stack: int = 1,
 ) -> Agent:
-    """The agent for an environment, with what its network wants to see besides.
+    """The agent for an environment, with what lies between the two.
 
     Args:
       module: of the agent.
@@ -56,18 +69,39 @@ def make_agent(
       network: what the network shall be.
       observation_spec: of the environment.
       action_spec: of the environment.
+      interface: what is normalised, scaled and clipped.
       frame_stack: how many of its frames the agent sees at once.
     """
-    spec = observation_spec
+    frame_spec = observation_spec
+    if interface.scale_observations or interface.normalize_observations:
+        frame_spec = ranges.scaled_spec(observation_spec)
+    spec = frame_spec
     if frame_stack > 1:
         spec = transformations.stacked_spec(spec, frame_stack)
+    inner_actions = action_spec
+    numbers = heads.kind_of(action_spec)[0] == "numbers"
+    if numbers and interface.actions == "scale":
+        inner_actions = ranges.scaled_spec(action_spec)
     if network.last_action:
-        spec = (spec, action_spec)
-    agent = module.make_agent(config, networks.actor_critic(spec, action_spec, network))
+        spec = (spec, inner_actions)
+    agent = module.make_agent(
+        config, networks.actor_critic(spec, inner_actions, network)
+    )
+    # From the agent outwards: the last of these sees what the environment gives.
     if network.last_action:
-        agent = transformations.observe_last_action(agent, action_spec)
+        agent = transformations.observe_last_action(agent, inner_actions)
     if frame_stack > 1:
-        agent = transformations.stack_frames(agent, frame_stack, observation_spec)
+        agent = transformations.stack_frames(agent, frame_stack, frame_spec)
+    if interface.normalize_rewards:
+        agent = normalizer.normalize_rewards(agent, config.discount_factor)
+    if interface.normalize_observations:
+        seen = frame_spec if interface.scale_observations else observation_spec
+        agent = normalizer.normalize_observations(agent, seen)
+    if interface.scale_observations:
+        agent = ranges.scale_observations(agent, observation_spec)
+    if numbers:
+        bounded = {"scale": ranges.scale_actions, "clip": ranges.clip_actions}
+        agent = bounded[interface.actions](agent, action_spec)
     return agent
 
 

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import rlax
 
+from podracer.parallel import Average
+
 
 class Transitions(NamedTuple):
     """The T transitions between T + 1 timesteps; those from LAST to FIRST are void."""
@@ -77,9 +79,34 @@ def vtrace(
     return VTrace(target, jnp.minimum(clip_pg_rho, rho) * (q - v_tm1))
 
 
-def select(values: jax.Array, action: jax.Array) -> jax.Array:
-    """values [..., A] at action [...]: [...]."""
-    return jnp.take_along_axis(values, action[..., None], axis=-1)[..., 0]
+def gae(
+    values: jax.Array, timesteps: dm_env.TimeStep, between: Transitions, lambda_: float
+) -> jax.Array:
+    """Generalised advantages (Schulman et al. 2015, arXiv:1506.02438, eq. 16): [T, B].
+
+    The sum of temporal differences ends with its episode: where that was terminated at
+    its reward, where it was cut off at the value of its last observation.
+
+    Args:
+      values: [T + 1, B] of all timesteps; constants to the gradient.
+      timesteps: [T + 1, B].
+      between: the transitions.
+      lambda_: 0 trusts the values, 1 the rewards.
+    """
+    chex.assert_rank([values, between.reward], 2)
+    goes_on = lambda_ * (1.0 - timesteps.last()[1:].astype(jnp.float32))
+    advantage = jax.vmap(
+        rlax.truncated_generalized_advantage_estimation, in_axes=1, out_axes=1
+    )(between.reward, between.discount, goes_on, values)
+    return between.mask * jax.lax.stop_gradient(advantage)
+
+
+def standardize(x: jax.Array, weight: jax.Array, average: Average) -> jax.Array:
+    """x with mean 0 and deviation 1 where it has weight, over all cores; else 0."""
+    count, total = average.total((jnp.sum(weight), jnp.sum(weight * x)))
+    x = weight * (x - total / count)
+    variance = average.total(jnp.sum(jnp.square(x))) / count
+    return x / (jnp.sqrt(variance) + 1e-8)
 
 
 def clip_reward(reward: jax.Array, how: str) -> jax.Array:

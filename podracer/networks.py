@@ -13,18 +13,21 @@ import jax
 import jax.numpy as jnp
 from dm_env import specs
 
-from podracer import torsos
+from podracer import heads, torsos
 from podracer.agent import Key, PyTree
 from podracer.errors import UserError, check_at_least_one
 from podracer.parallel import largest_divisor
+from podracer.policies import Policy
 
-CACHE = 2**20  # bytes of observations that a CPU looks at in one go
+# What a CPU looks at in one go, so that activations stay in its cache:
+CACHE = 2**20  # bytes of observations
+SAMPLES = 256  # of them
 
 
 class Predictions(NamedTuple):
     """What an actor-critic network says of timesteps [...]."""
 
-    logits: jax.Array  # [..., A] of the policy
+    policy: Policy  # [...] a distribution over actions
     value: jax.Array  # [...]
 
 
@@ -39,6 +42,8 @@ class Network(NamedTuple):
     step: Callable[[PyTree, PyTree, dm_env.TimeStep], tuple[PyTree, Any]]
     # (params, memory before row 0, timesteps [T, B, ...]) -> predictions [T, B, ...]
     unroll: Callable[[PyTree, PyTree, dm_env.TimeStep], Any]
+    # what it was made for
+    observation_spec: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +58,10 @@ class Config:
     """units of each layer of an mlp torso"""
     activation: Literal["relu", "tanh"] = "relu"
     """non-linearity of an mlp torso"""
+    init: Literal["uniform", "glorot", "orthogonal"] = "uniform"
+    """first weights of an mlp torso: within +-1/sqrt(fan in) as PyTorch's, Glorot's
+    uniform, or orthogonal times sqrt(2)"""
+    head: heads.Config = dataclasses.field(default_factory=heads.Config)
     width: int = 1
     """multiplies the channels of a resnet torso"""
     depth: int = 1
@@ -82,18 +91,13 @@ class Config:
 def actor_critic(
     observation_spec: Any, action_spec: specs.Array, config: Config = Config()
 ) -> Network:
-    """A policy over discrete actions and a value, for an environment's two specs.
+    """A policy and a value, for an environment's two specs.
 
-    Raises UserError if the actions are not discrete, or the observation is no image and
-    the torso wants one.
+    Raises UserError for actions of a kind that no policy is for, and if the observation
+    is no image and the torso wants one.
     """
-    if not isinstance(action_spec, specs.DiscreteArray):
-        raise UserError(
-            f"action_spec is {action_spec}; this network has a head for discrete actions "
-            "only (a dm_env DiscreteArray)"
-        )
     config = with_torso(observation_spec, config)
-    module = ActorCritic(config, int(action_spec.num_values))
+    module = ActorCritic(config, *heads.kind_of(action_spec))
 
     def apply(params: PyTree, memory: PyTree, timesteps: dm_env.TimeStep):
         observation = torsos.one_hot(timesteps.observation, observation_spec)
@@ -143,11 +147,14 @@ def actor_critic(
     def unroll(params: PyTree, memory: PyTree, timesteps: dm_env.TimeStep):
         # A CPU is two to three times as fast on a row at a time, whose activations stay
         # in its cache and are computed again for the gradient.
+        seen = sum(x.nbytes for x in jax.tree.leaves(timesteps.observation))
+        if timesteps.reward.size <= SAMPLES and seen <= CACHE:
+            return at_once(params, memory, timesteps)
         return jax.lax.platform_dependent(
             params, memory, timesteps, cpu=row_by_row, default=at_once
         )
 
-    return Network(init, initial_memory, step, unroll)
+    return Network(init, initial_memory, step, unroll, observation_spec)
 
 
 def by_parts(function: Callable, memory: PyTree, timesteps: dm_env.TimeStep) -> Any:
@@ -196,14 +203,22 @@ class ActorCritic(nn.Module):
     """(memory [B, ...], timesteps [T, B, ...]) -> (memory, Predictions [T, B, ...])."""
 
     config: Config
-    num_actions: int
+    action_kind: str
+    action_sizes: tuple[int, ...]
 
     @nn.compact
     def __call__(self, memory: tuple, timesteps: dm_env.TimeStep):
-        branches = [Branch(self.config)(x, timesteps) for x in memory]
+        names = ("policy", "value") if self.config.separate_value else ("shared",)
+        branches = [
+            Branch(self.config, name=name)(x, timesteps)
+            for name, x in zip(names, memory, strict=True)
+        ]
         memory, features = zip(*branches, strict=True)  # features [T, B, F]
-        logits = torsos.dense(self.num_actions)(features[0])
-        return memory, Predictions(logits, torsos.dense(1)(features[-1])[..., 0])
+        head = heads.PolicyHead(
+            self.action_kind, self.action_sizes, self.config.head, name="policy_head"
+        )
+        value = torsos.dense(1, name="value_head")(features[-1])
+        return memory, Predictions(head(features[0]), value[..., 0])
 
 
 class Branch(nn.Module):
@@ -249,7 +264,8 @@ class Core(nn.Module):
 
 def make_torso(config: Config) -> nn.Module:
     if config.torso == "mlp":
-        return torsos.MLP(config.hidden_sizes, getattr(nn, config.activation))
+        activation = getattr(nn, config.activation)
+        return torsos.MLP(config.hidden_sizes, activation, torsos.INITS[config.init])
     if config.torso == "resnet":
         return torsos.ResNet(config.width, config.depth)
     return {"minatar": torsos.MinAtar, "shallow": torsos.Shallow}[config.torso]()

@@ -2,11 +2,20 @@
 
 from typing import NamedTuple
 
+import dm_env
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from podracer.agent import Metrics
+
+# What is to blame, where it is known.
+CAUSES = {
+    "observation": "the environment gives an observation that is not finite",
+    "reward": "the environment gives a reward that is not finite",
+    "max_episode_length": "an episode is longer than the agent's memory: raise "
+    "max_episode_length",
+}
 
 
 class Tally(NamedTuple):
@@ -24,6 +33,19 @@ def initial_state(metrics: Metrics) -> Tally:
         jnp.uint32(0),
         jax.tree.map(lambda _: jnp.uint32(0), metrics),
     )
+
+
+def given(timesteps: dm_env.TimeStep) -> Metrics:
+    """Means of what the environment gave, so that a run it broke can say so."""
+    numbers = [
+        jnp.mean(x)
+        for x in jax.tree.leaves(timesteps.observation)
+        if jnp.issubdtype(x.dtype, jnp.floating)
+    ]
+    return {
+        "observation": sum(numbers, jnp.float32(0.0)) / max(1, len(numbers)),
+        "reward": jnp.mean(timesteps.reward),
+    }
 
 
 def add(tally: Tally, metrics: Metrics, update: jax.Array) -> Tally:
@@ -54,8 +76,9 @@ def stop_if_not_finite(failures: Metrics) -> None:
     if firsts:
         update = min(firsts.values())
         terms = [name for name, first in firsts.items() if first == update]
+        known = [CAUSES[name] for name in CAUSES if name in terms]
+        unknown = f"{', '.join(terms)} not finite: try a smaller learning rate"
         raise FloatingPointError(
-            f"update {update}: {', '.join(terms)} not finite; what was recorded before "
-            "is good. Look for a reward or observation that is not, or a smaller "
-            "learning rate"
+            f"update {update}: {'; '.join(known) or unknown} (what was recorded before is "
+            "good)"
         )

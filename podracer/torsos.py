@@ -16,6 +16,11 @@ from podracer.agent import PyTree
 from podracer.convolution import Conv, max_pool
 
 fan_in_uniform = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+INITS = {
+    "uniform": fan_in_uniform,
+    "glorot": nn.initializers.glorot_uniform(),
+    "orthogonal": nn.initializers.orthogonal(2**0.5),
+}
 
 
 class MLP(nn.Module):
@@ -26,12 +31,13 @@ class MLP(nn.Module):
 
     hidden_sizes: tuple[int, ...] = (64, 64)
     activation: Callable[[jax.Array], jax.Array] = nn.relu
+    kernel_init: nn.initializers.Initializer = fan_in_uniform
 
     @nn.compact
     def __call__(self, observation: PyTree) -> jax.Array:
         x = jnp.concatenate([*map(flatten, jax.tree.leaves(observation))], axis=-1)
         for size in self.hidden_sizes:
-            x = self.activation(dense(size)(x))
+            x = self.activation(nn.Dense(size, kernel_init=self.kernel_init)(x))
         return x
 
 
@@ -103,5 +109,5 @@ def conv(features: int, size: int = 3, stride: int = 1, padding: str = "SAME") -
     return Conv(features, (size, size), (stride, stride), padding, fan_in_uniform)
 
 
-def dense(features: int) -> nn.Dense:
-    return nn.Dense(features, kernel_init=fan_in_uniform)
+def dense(features: int, name: str | None = None) -> nn.Dense:
+    return nn.Dense(features, kernel_init=fan_in_uniform, name=name)

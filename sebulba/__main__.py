@@ -12,6 +12,7 @@ import jax
 
 import sebulba
 from podracer import command, experiment, metrics, networks, parallel, run_folder
+from podracer.agent import Interface
 from sebulba import host_environments
 from sebulba.cores import Cores, split
 from sebulba.report import advice
@@ -28,6 +29,7 @@ class Train:
     agent: Any
     env: Any
     network: networks.Config = dataclasses.field(default_factory=networks.Config)
+    interface: Interface = dataclasses.field(default_factory=Interface)
     total_steps: int = 1_000_000
     """environment steps of the run"""
     batch_size: int = 96
@@ -68,6 +70,8 @@ def train(argv: Sequence[str]) -> None:
     default = Train(
         chosen.numbers.config,
         host_environments.default_options(env.name),
+        network=chosen.numbers.network,
+        interface=chosen.numbers.interface,
         unroll_length=chosen.numbers.unroll_length,
         batch_size=chosen.numbers.batch_size,
     )
@@ -103,6 +107,7 @@ def training(chosen, env: str, config: Train, cores: Cores, threads: int):
             config.network,
             example.observation_spec(),
             example.action_spec(),
+            config.interface,
             getattr(config.env, "frame_stack", 1),
         )
     return sebulba.train(

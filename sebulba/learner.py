@@ -101,10 +101,18 @@ class Learner:
 
     def _update(self, state: State, piece: Trajectory):
         key = parallel.core_key(jax.random.fold_in(state.key, state.updates))
-        return self._agent.learner_step(key, state.learner, piece)
+        learner, metrics = self._agent.learner_step(key, state.learner, piece)
+        return learner, metrics | tally.given(piece.timesteps)
 
     def _make_no_metrics(self, trajectory: Trajectory) -> Callable[[], tally.Tally]:
-        metrics = jax.eval_shape(self._update, self.state, trajectory)[1]
+        def learn_once(state, trajectory):
+            pieces = parallel.split(trajectory, TRAJECTORY, self.updates_per_trajectory)
+            return self._update(state, pieces[0])[1]
+
+        program = self._over_cores(
+            learn_once, inputs=(LAYOUT, TRAJECTORY), outputs=parallel.SHARED
+        )
+        metrics = jax.eval_shape(program, self.state, trajectory)
         return self._over_cores(
             lambda: tally.initial_state(metrics), inputs=(), outputs=parallel.SHARED
         )

@@ -1,5 +1,5 @@
-"""The agents by name: modules with a `Config`, `PRESETS` and `make_agent`."""
+"""The agents by name: modules with a `Config` and `make_agent`."""
 
-from podracer.agents import impala
+from podracer.agents import batch_ppo, impala, ppo
 
-AGENTS = {"impala": impala}
+AGENTS = {"impala": impala, "ppo": ppo, "batch_ppo": batch_ppo}

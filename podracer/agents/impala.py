@@ -15,13 +15,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from podracer import losses
+from podracer import losses, optimizers
 from podracer.agent import (
     ActorOutput,
     Agent,
     LearnerState,
     Metrics,
-    Preset,
     PyTree,
     Trajectory,
 )
@@ -75,25 +74,6 @@ class Config:
             check_range(name, getattr(self, name), 0.0)
 
 
-_TABLE_G1 = Config(learning_rate=6e-4, entropy_cost=0.01)
-PRESETS = {
-    # ours, for small problems on small machines: Catch, CartPole
-    "small": Preset(
-        Config(learning_rate=2e-3, entropy_cost=0.01), unroll_length=16, batch_size=32
-    ),
-    # monobeast.py's flags
-    "torchbeast": Preset(Config(), unroll_length=80, batch_size=8),
-    # Espeholt et al. 2018, table G.1 (Atari)
-    "impala": Preset(_TABLE_G1, unroll_length=20, batch_size=32),
-    # the same, averaged as in the Podracer paper
-    "podracer": Preset(
-        dataclasses.replace(_TABLE_G1, reduction="podracer"),
-        unroll_length=20,
-        batch_size=32,
-    ),
-}
-
-
 class Shared(NamedTuple):
     """What all learner cores agree on."""
 
@@ -103,9 +83,9 @@ class Shared(NamedTuple):
 
 
 def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> Agent:
-    """IMPALA for discrete actions; `network` predicts `networks.Predictions`.
+    """IMPALA; `network` predicts `networks.Predictions`.
 
-    `ActorOutput.extras` are the behaviour policy's logits [B, A].
+    `ActorOutput.extras` are the behaviour policy [B].
     """
     optimizer = make_optimizer(config)
     loss = make_loss(config)
@@ -122,16 +102,15 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
 
     def act(params, keys, memory, timestep):
         memory, predictions = step(params, memory, timestep)
-        action = jax.vmap(jax.random.categorical)(keys, predictions.logits)
-        return memory, ActorOutput(action, predictions.logits), predictions
+        policy = predictions.policy
+        return memory, ActorOutput(policy.sample(keys), policy), predictions
 
     def actor_step(keys, params, memory, timestep):
         return act(params, keys, memory, timestep)[:2]
 
     def greedy_actor_step(keys, params, memory, timestep):
-        memory, predictions = network.step(params, memory, timestep)
-        action = jnp.argmax(predictions.logits, axis=-1)
-        return memory, ActorOutput(action, predictions.logits)
+        memory, (policy, _) = network.step(params, memory, timestep)
+        return memory, ActorOutput(policy.mode(), policy)
 
     def update(learner_state, unroll):
         """One step down the loss; `unroll(params)` says of what trajectory."""
@@ -139,7 +118,7 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
         def objective(params):
             trajectory, predictions, rest = unroll(params)
             total, metrics = loss(predictions, trajectory)
-            return total, (metrics, trajectory.outputs.action.size, rest)
+            return total, (metrics, trajectory.timesteps.reward[1:].size, rest)
 
         shared = learner_state.shared
         gradients, (metrics, steps, rest) = jax.grad(objective, has_aux=True)(
@@ -147,12 +126,13 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
         )
         reduce = average.total if config.reduction == "sum" else average
         gradients = reduce(gradients)
-        learning_rate = decayed(
-            config, shared.updates.astype(jnp.float32) * (steps * average.cores)
+        learning_rate = optimizers.decayed(
+            config.learning_rate,
+            shared.updates.astype(jnp.float32) * (steps * average.cores),
+            config.total_steps if config.decay_learning_rate else None,
         )
-        directions, opt_state = optimizer.update(gradients, shared.opt_state)
-        params = optax.apply_updates(
-            shared.params, jax.tree.map(lambda x: -learning_rate * x, directions)
+        params, opt_state = optimizers.descend(
+            optimizer, gradients, shared.opt_state, shared.params, learning_rate
         )
         metrics["gradient_norm"] = optax.tree.norm(gradients)
         metrics["learning_rate"] = learning_rate
@@ -193,16 +173,14 @@ def make_loss(
     """
 
     def loss(predictions, trajectory):
-        timesteps, (action, behaviour_logits) = trajectory.timesteps, trajectory.outputs
+        timesteps, (action, behaviour_policy) = trajectory.timesteps, trajectory.outputs
         reward = losses.clip_reward(timesteps.reward, config.reward_clipping)
         between = losses.transitions(
             timesteps._replace(reward=reward), config.discount_factor
         )
-        log_policy = jax.nn.log_softmax(predictions.logits[:-1])
-        log_pi = losses.select(log_policy, action)
-        log_mu = losses.select(
-            jax.nn.log_softmax(jax.lax.stop_gradient(behaviour_logits)), action
-        )
+        policy = jax.tree.map(lambda x: x[:-1], predictions.policy)
+        log_pi = policy.log_prob(action)
+        log_mu = jax.lax.stop_gradient(behaviour_policy.log_prob(action))
         rho = jnp.exp(log_pi - log_mu)
         target, advantage = losses.vtrace(
             predictions.value[:-1],
@@ -217,7 +195,7 @@ def make_loss(
         terms = {
             "policy": -advantage * log_pi,
             "value": 0.5 * jnp.square(target - predictions.value[:-1]),
-            "entropy": between.mask * jnp.sum(jnp.exp(log_policy) * log_policy, -1),
+            "entropy": -between.mask * policy.entropy(),
         }
         total = (
             terms["policy"]
@@ -241,11 +219,3 @@ def make_optimizer(config: Config) -> optax.GradientTransformation:
         ),
         optax.trace(config.momentum) if config.momentum else optax.identity(),
     )
-
-
-def decayed(config: Config, steps: jax.Array) -> jax.Array:
-    """The step size after `steps` environment steps."""
-    if not (config.decay_learning_rate and config.total_steps):
-        return jnp.float32(config.learning_rate)
-    share = jnp.minimum(steps / float(config.total_steps), 1.0)  # may pass 2^31
-    return config.learning_rate * (1.0 - share)

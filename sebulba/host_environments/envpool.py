@@ -88,6 +88,9 @@ def _is_atari(spec: Any) -> bool:
 class EnvPool:
     """B environments of one name in a pool of C++ threads; their steps free the GIL.
 
+    What EnvPool gives as float64 comes as float32. Actions beyond the spec's bounds are
+    passed on: MuJoCo's motors clip them, but the control cost of gymnasium's tasks does not.
+
     Args:
       name: as `Pong-v5`.
       batch_size: B.
@@ -96,8 +99,8 @@ class EnvPool:
       options: `default_options(name)`, changed.
 
     Raises:
-      UserError: there is no such environment, or it is not for one player with discrete
-        actions.
+      UserError: there is no such environment, or it is not for one player, or its actions
+        are neither discrete (one or several) nor continuous.
     """
 
     def __init__(
@@ -133,7 +136,7 @@ class EnvPool:
                 **settings,
             )
             self._observation_spec = _spec(self._pool.observation_space)
-            self._action_spec = _discrete(name, self._pool.action_space)
+            self._action_spec = action_spec(name, self._pool.action_space)
         self._over = np.ones(batch_size, bool)
 
     def reset(self) -> dm_env.TimeStep:
@@ -151,7 +154,7 @@ class EnvPool:
     def observation_spec(self) -> Any:
         return self._observation_spec
 
-    def action_spec(self) -> specs.DiscreteArray:
+    def action_spec(self) -> specs.BoundedArray:
         return self._action_spec
 
     def finished_games(self) -> Games | None:
@@ -169,7 +172,7 @@ class EnvPool:
             np.where(first, FIRST, np.where(self._over, LAST, MID)).astype(np.int32),
             np.where(first, 0.0, reward).astype(np.float32),
             np.where(self._over & terminated, 0.0, 1.0).astype(np.float32),
-            _channels_last(observation),
+            _observation(observation),
         )
 
 
@@ -192,31 +195,44 @@ class _GameCounter:
         return sums
 
 
-def _discrete(name: str, space: Any) -> specs.DiscreteArray:
+def action_spec(name: str, space: Any) -> specs.BoundedArray:
+    """One discrete action, several (integers from 0) or continuous ones; else UserError."""
     spec = _spec(space)
-    if not isinstance(spec, specs.DiscreteArray):
-        raise UserError(f"{name} has actions {space}; only discrete ones are supported")
-    return spec
+    kind = np.dtype(getattr(spec, "dtype", object)).kind
+    if kind == "f":
+        return spec
+    if kind in "iu" and not spec.minimum.any():
+        return spec.replace(dtype=np.int32)  # EnvPool's own comes in several widths
+    raise UserError(
+        f"{name} has actions {' '.join(str(space).split())}; only discrete ones from 0 and "
+        "continuous ones are supported: choose another environment"
+    )
 
 
 def _spec(space: Any) -> Any:
-    """dm_env's words for a gymnasium space."""
+    """dm_env's words for a gymnasium space; of what `_observation` makes of its members."""
     if hasattr(space, "spaces"):
         return {name: _spec(part) for name, part in space.spaces.items()}
     if space.shape == () and hasattr(space, "n"):
         return specs.DiscreteArray(int(space.n), dtype=np.int32)
     if not hasattr(space, "low"):  # MultiBinary
         return specs.BoundedArray(space.shape, bool, False, True)
-    low, high = (
-        _channels_last(np.asarray(x)[None])[0] for x in (space.low, space.high)
-    )
-    return specs.BoundedArray(low.shape, space.dtype, low, high)
+    low, high = space.low, space.high
+    if space.dtype.kind == "f":
+        # Unbounded is C++'s numeric_limits: from `min`, the smallest above 0, to `max`.
+        limits = np.finfo(space.dtype)
+        low = np.where(np.isin(low, (limits.tiny, limits.min)), -np.inf, low)
+        high = np.where(high == limits.max, np.inf, high)
+    low, high = (_observation(x[None])[0] for x in (low, high))
+    return specs.BoundedArray(low.shape, low.dtype, low, high)
 
 
-def _channels_last(observation: Any) -> Any:
-    """[B, C, H, W] images as [B, H, W, C]; anything else as it is."""
+def _observation(observation: Any) -> Any:
+    """float64 as float32, [B, C, H, W] images as [B, H, W, C]; anything else as it is."""
     if isinstance(observation, dict):
-        return {name: _channels_last(x) for name, x in observation.items()}
-    if observation.ndim == 4 and observation.shape[1] <= 4 < observation.shape[3]:
+        return {name: _observation(x) for name, x in observation.items()}
+    if observation.dtype == np.float64:
+        observation = observation.astype(np.float32)
+    if observation.ndim == 4 and observation.shape[1] <= 4 < min(observation.shape[2:]):
         return np.moveaxis(observation, 1, -1)
     return observation

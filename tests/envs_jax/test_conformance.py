@@ -92,6 +92,32 @@ class Everything:
         return {"pixels": jnp.zeros((2, 2), jnp.uint8), "position": position}
 
 
+@dataclasses.dataclass(frozen=True)
+class Echo:
+    """Observes its last action, which the kit thereby holds against `seen`."""
+
+    action: specs.BoundedArray
+    seen: specs.BoundedArray
+
+    def initial_state(self, key):
+        nothing = np.clip(0, self.seen.minimum, self.seen.maximum)
+        return (), restart(nothing.astype(self.seen.dtype))
+
+    def step(self, key, state, action):
+        return (), transition(0.0, action)
+
+    def observation_spec(self):
+        return self.seen
+
+    def action_spec(self):
+        return self.action
+
+
+def bounded(minimum, maximum, dtype=np.float32):
+    return specs.BoundedArray((2,), dtype, minimum, maximum)
+
+
+@pytest.mark.core
 @pytest.mark.parametrize("name", envs_jax.ENVIRONMENTS)
 def test_registered_environments_keep_the_protocol(name):
     check(envs_jax.make(name))
@@ -105,6 +131,31 @@ def test_automatic_resets_pass_and_may_be_deterministic():
     check(envs_jax.AutoReset(ONE_BALL), steps=10, deterministic=True)
 
 
+ACTIONS = [  # and wherein they are seen
+    (specs.DiscreteArray(3), specs.DiscreteArray(3)),
+    (bounded(0, [2, 4], np.int32), bounded(0, [2, 4], np.int32)),
+    (bounded(-2, [2, 0.1]), bounded(-2, [2, 0.1])),
+    (bounded([-np.inf, -1e30], [np.inf, 3]), bounded(-1, [1, 3])),
+    (
+        bounded([2_000, -np.inf], [np.inf, -2_000]),
+        bounded([2e3, -2_001], [2_001, -2e3]),
+    ),
+]
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("action, seen", ACTIONS)
+def test_random_actions_keep_to_their_bounds(action, seen):
+    check(Echo(action, seen), steps=50, deterministic=True)
+
+
+@pytest.mark.parametrize("action, seen", ACTIONS[1:3])
+def test_random_actions_reach_their_bounds(action, seen):
+    narrow = seen.replace(maximum=0.9 * seen.maximum)
+    with pytest.raises(ProtocolError, match="expected a value within the spec's bound"):
+        check(Echo(action, narrow), steps=50, deterministic=True)
+
+
 def python_if(state, timestep):
     return (state, timestep) if timestep.reward > 0 else (None, timestep)
 
@@ -114,6 +165,9 @@ STRUCTURE = {
     "observation_spec has int, expected dm_env's Array": Spoilt(observation=(4, 3)),
     "action_spec has Array, expected dm_env's BoundedArray": Spoilt(
         action=specs.Array((), np.int32)
+    ),
+    "action_spec has integers from [1, 0], expected from 0": Spoilt(
+        action=bounded([1, 0], 3, np.int32)
     ),
     "step: TracerBoolConversionError: ": Spoilt(later=python_if),
     "initial_state returns TimeStep, expected (state, dm_env.TimeStep)": Spoilt(

@@ -12,6 +12,8 @@ from dm_env import specs
 from podracer import networks
 from podracer.agent import ActorOutput, Trajectory
 from podracer.agents import impala
+from podracer.agents.presets import PRESETS
+from podracer.policies import Categorical
 
 pytestmark = pytest.mark.core
 
@@ -42,29 +44,6 @@ def test_momentum_multiplies_steps_not_gradients():
     np.testing.assert_allclose(got, buffer, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("update", "expected"),
-    [(0, 4.8e-4), (1, 4.76928e-4), (10, 4.4928e-4), (156, 7.68e-7), (157, 0.0)],
-)
-def test_learning_rate_falls_linearly(update, expected):
-    config = impala.Config(total_steps=100_000)
-    got = impala.decayed(config, jnp.float32(update) * 80 * 8)
-    assert float(got) == pytest.approx(expected, abs=1e-9)
-
-
-def test_learning_rate_falls_over_more_steps_than_32_bits_count():
-    config = impala.Config(learning_rate=1.0, total_steps=10**12)
-    assert float(impala.decayed(config, jnp.float32(25 * 10**10))) == 0.75
-
-
-def test_learning_rate_stays_if_asked_or_without_an_end():
-    for config in (
-        impala.Config(),
-        impala.Config(total_steps=10, decay_learning_rate=False),
-    ):
-        assert float(impala.decayed(config, jnp.float32(5.0))) == pytest.approx(4.8e-4)
-
-
 MU = [[[0, 0, 0], [1, 0, -1]], [[0.5, -0.5, 0], [0, 2, 0]], [[0.2, 0.1, 0], [-1, 0, 1]]]
 PI = [[[1, 0, 0], [0, 0, 0]], [[0, 0, 1], [0, 1, 0]], [[0, 0, 0], [-2, 0, 2]]]
 
@@ -77,11 +56,13 @@ def case_two():
         jnp.full((4, 2), MID), reward, discount, jnp.zeros((4, 2))
     )
     outputs = ActorOutput(
-        jnp.array([[0, 0], [2, 1], [1, 2]]), jnp.array(MU, jnp.float32)
+        jnp.array([[0, 0], [2, 1], [1, 2]]), Categorical(jnp.array(MU, jnp.float32))
     )
     logits = jnp.concatenate([jnp.array(PI, jnp.float32), jnp.zeros((1, 2, 3))])
     value = jnp.array([[0.3, 0.1], [0.2, -0.2], [0.4, 0.6], [0.5, -0.3]])
-    return networks.Predictions(logits, value), Trajectory(timesteps, outputs, ())
+    return networks.Predictions(Categorical(logits), value), Trajectory(
+        timesteps, outputs, ()
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,7 +88,8 @@ def test_reductions_differ_by_a_factor():
 
 
 def test_presets_are_the_published_ones():
-    torchbeast, table = impala.PRESETS["torchbeast"], impala.PRESETS["impala"]
+    presets = PRESETS["impala"]
+    torchbeast, table = presets["torchbeast"], presets["impala"]
     assert (torchbeast.unroll_length, torchbeast.batch_size) == (80, 8)
     assert torchbeast.config == impala.Config(
         discount_factor=0.99,
@@ -122,7 +104,7 @@ def test_presets_are_the_published_ones():
     )
     assert (table.unroll_length, table.batch_size) == (20, 32)
     assert (table.config.learning_rate, table.config.entropy_cost) == (6e-4, 0.01)
-    assert impala.PRESETS["podracer"].config.reduction == "podracer"
+    assert presets["podracer"].config.reduction == "podracer"
 
 
 def make(memory="none", **config):
@@ -150,7 +132,7 @@ def test_greedy_takes_the_likeliest_action():
     timestep = some_timestep(jax.random.key(2))
     memory = agent.initial_actor_state(4)
     _, output = agent.greedy_actor_step(keys, params, memory, timestep)
-    np.testing.assert_array_equal(output.action, output.extras.argmax(-1))
+    np.testing.assert_array_equal(output.action, output.extras.mode())
     sampled = {
         tuple(
             np.asarray(
@@ -172,7 +154,8 @@ def test_an_update_moves_every_parameter_once():
         observation=jax.random.normal(jax.random.key(1), (4, 2, 3))
     )
     outputs = ActorOutput(
-        trajectory.outputs.action % 2, trajectory.outputs.extras[..., :2]
+        trajectory.outputs.action % 2,
+        Categorical(trajectory.outputs.extras.logits[..., :2]),
     )
     trajectory = Trajectory(timesteps, outputs, agent.initial_actor_state(2))
     after, metrics = agent.learner_step(jax.random.key(2), state, trajectory)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import rlax
 
-from podracer import losses
+from podracer import losses, parallel
 
 pytestmark = pytest.mark.core
 
@@ -209,3 +209,81 @@ def test_reward_clipping():
     )
     np.testing.assert_allclose(losses.clip_reward(reward, "abs_one"), [-1, -1, 0, 1, 1])
     np.testing.assert_allclose(losses.clip_reward(reward, "none"), reward)
+
+
+@st.composite
+def episodes(draw):
+    """Timesteps [T + 1, B] in which episodes end, one way or the other, anywhere."""
+    length, batch_size = draw(st.integers(1, 8)), draw(st.integers(1, 3))
+    shape = (length + 1, batch_size)
+    ends = draw(hnp.arrays(bool, shape))
+    terminated = draw(hnp.arrays(bool, shape))
+    step_type = np.full(shape, int(MID), np.int32)
+    for b in range(batch_size):
+        for t in range(length + 1):
+            if t and step_type[t - 1, b] == LAST:
+                step_type[t, b] = FIRST
+            elif ends[t, b]:
+                step_type[t, b] = LAST
+    numbers = hnp.arrays(np.float32, shape, elements=st.floats(-5, 5, width=16))
+    reward = np.where(step_type == FIRST, 0, draw(numbers))
+    discount = np.where((step_type == LAST) & terminated, 0, 1)
+    timesteps = dm_env.TimeStep(
+        *map(jnp.float32, (step_type, reward, discount)), jnp.zeros(shape)
+    )
+    timesteps = timesteps._replace(step_type=jnp.int32(step_type))
+    return timesteps, draw(numbers)
+
+
+@hypothesis.settings(deadline=None, max_examples=60)
+@hypothesis.given(episodes(), st.floats(0, 1), st.floats(0, 1))
+def test_gae_is_the_sum_of_an_episodes_temporal_differences(case, discount, lambda_):
+    timesteps, values = case
+    got = losses.gae(
+        jnp.array(values),
+        timesteps,
+        losses.transitions(timesteps, discount),
+        lambda_,
+    )
+    step_type, reward, continues, _ = (np.asarray(x) for x in timesteps)
+    for b in range(values.shape[1]):
+        for t in range(len(values) - 1):
+            expected, weight = 0.0, 1.0
+            for k in range(t, len(values) - 1):
+                if step_type[k, b] == LAST:
+                    break
+                after = discount * continues[k + 1, b] * values[k + 1, b]
+                expected += weight * (reward[k + 1, b] + after - values[k, b])
+                weight *= discount * lambda_ * continues[k + 1, b]
+            np.testing.assert_allclose(got[t, b], expected, atol=1e-3, rtol=1e-4)
+
+
+def test_gae_without_an_end_is_rlaxs():
+    keys = jax.random.split(jax.random.key(0), 2)
+    values, reward = (jax.random.normal(key, (6, 1)) for key in keys)
+    timesteps = dm_env.TimeStep(
+        jnp.full((6, 1), int(MID)), reward, jnp.ones((6, 1)), jnp.zeros((6, 1))
+    )
+    between = losses.transitions(timesteps, 0.9)
+    expected = rlax.truncated_generalized_advantage_estimation(
+        reward[1:, 0], jnp.full(5, 0.9), 0.8, values[:, 0]
+    )
+    got = losses.gae(values, timesteps, between, 0.8)[:, 0]
+    np.testing.assert_allclose(got, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("cores", [1, 2, 4])
+def test_standardize_is_over_all_cores(cores):
+    x, weight = np.random.default_rng(0).random((2, 8, 5), np.float32)
+    weight = np.round(weight)
+    program = parallel.over_cores(
+        lambda x, weight: losses.standardize(x, weight, parallel.AVERAGE),
+        parallel.make_mesh(cores),
+        (parallel.BATCH, parallel.BATCH),
+        parallel.BATCH,
+    )
+    got = np.asarray(program(x, weight))
+    chosen = x[weight == 1]
+    expected = (chosen - chosen.mean()) / chosen.std()
+    np.testing.assert_allclose(got[weight == 1], expected, atol=1e-5)
+    assert (got[weight == 0] == 0).all()

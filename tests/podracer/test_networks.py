@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from dm_env import specs
 
-from podracer import networks
+from podracer import heads, networks
 from podracer.errors import UserError
 from tests.environments import rows
 
@@ -129,9 +129,83 @@ def test_dictionary_observations_are_flattened_together():
     assert sizes == [(5, 1), (5, 2), (8, 5)]
 
 
-def test_continuous_actions_are_refused_in_one_line():
-    with pytest.raises(UserError, match="discrete actions only") as error:
-        networks.actor_critic(
-            specs.Array((2,), np.float32), specs.BoundedArray((1,), np.float32, -1, 1)
-        )
+CHANNELS = (np.float32([-1, -1]), np.float32([1, 1]))
+
+
+@pytest.mark.parametrize(
+    ("spec", "action_shape"),
+    [
+        (specs.DiscreteArray(4), ()),
+        (specs.BoundedArray((3,), np.int32, 0, [1, 4, 2]), (3,)),
+        (specs.BoundedArray((2,), np.float32, *CHANNELS), (2,)),
+    ],
+)
+def test_a_policy_for_every_kind_of_action(spec, action_shape):
+    network = networks.actor_critic(specs.Array((5,), np.float32), spec)
+    params = network.init(jax.random.key(0))
+    policy = network.unroll(params, network.initial_memory(7), five(7)).policy
+    policy = jax.tree.map(lambda x: x[0], policy)
+    keys = jax.random.split(jax.random.key(1), 7)
+    for action in policy.sample(keys), policy.mode():
+        assert action.shape == (7, *action_shape)
+        assert jnp.issubdtype(action.dtype, jnp.integer) == (spec.dtype == np.int32)
+        assert policy.log_prob(action).shape == policy.entropy().shape == (7,)
+
+
+def five(batch_size):
+    """Two timesteps with five random numbers each."""
+    observation = jax.random.normal(jax.random.key(2), (2, batch_size, 5))
+    zeros = jnp.zeros((2, batch_size))
+    return dm_env.TimeStep(zeros.astype(jnp.int32), zeros, zeros, observation)
+
+
+@pytest.mark.parametrize("mean", ["linear", "tanh"])
+@pytest.mark.parametrize("deviation", ["independent", "dependent"])
+@pytest.mark.parametrize("positive", ["exp", "softplus"])
+def test_deviations_start_where_they_are_told(mean, deviation, positive):
+    head = heads.Config(1e-4, mean, deviation, positive, initial_deviation=0.35)
+    network = networks.actor_critic(
+        specs.Array((5,), np.float32),
+        specs.BoundedArray((2,), np.float32, *CHANNELS),
+        networks.Config(head=head),
+    )
+    params = network.init(jax.random.key(0))
+    policy = network.unroll(params, network.initial_memory(3), five(3)).policy
+    np.testing.assert_allclose(policy.deviation, 0.35, atol=0.02)
+    np.testing.assert_allclose(policy.mean, 0.0, atol=0.1)
+    differs = np.ptp(policy.deviation, axis=(0, 1)) > 0
+    assert differs.all() if deviation == "dependent" else not differs.any()
+
+
+def test_batch_ppos_parameter_counts():
+    """Spec B5: 21,002 and 21,001 for Pendulum."""
+    network = networks.actor_critic(
+        specs.Array((3,), np.float32),
+        specs.BoundedArray((1,), np.float32, -1, 1),
+        networks.Config(hidden_sizes=(200, 100), separate_value=True),
+    )
+    params = network.init(jax.random.key(0))["params"]
+    sizes = {"policy": 0, "value": 0}
+    for name, part in params.items():
+        sizes[name.split("_")[0]] += sum(x.size for x in jax.tree.leaves(part))
+    assert sizes == {"policy": 21_002, "value": 21_001}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        specs.Array((1,), np.float32),
+        specs.BoundedArray((2, 2), np.float32, -1, 1),
+        specs.BoundedArray((2,), np.int32, 1, 3),
+        specs.BoundedArray((2,), bool, False, True),
+    ],
+)
+def test_actions_that_no_policy_is_for_are_one_line(spec):
+    with pytest.raises(UserError, match="action_spec is .*wrap the env") as error:
+        networks.actor_critic(specs.Array((2,), np.float32), spec)
     assert "\n" not in str(error.value)
+
+
+def test_squashing_twice_is_refused():
+    with pytest.raises(UserError, match="squash"):
+        heads.Config(mean="tanh", squash=True)

@@ -1,6 +1,7 @@
 """The host protocol on real simulators: FIRST, LAST and discounts at every position."""
 
 import dm_env
+import gymnasium
 import jax
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from podracer import transformations
 from podracer.agent import ActorOutput, Agent
 from podracer.errors import UserError
 from sebulba import host_environments
-from sebulba.host_environments.envpool import AtariOptions, Options
+from sebulba.host_environments.envpool import AtariOptions, Options, action_spec
 
 FIRST, MID, LAST = dm_env.StepType
 
@@ -22,14 +23,22 @@ def make(name, batch_size=4, seed=0, threads=1, **options):
     )
 
 
-def play(environment, steps, num_actions=None):
-    """Stacked timesteps [steps + 1, B, ...] under random actions."""
-    random = np.random.default_rng(0)
-    num_actions = num_actions or environment.action_spec().num_values
+def uniform(random, spec, shape):
+    if np.issubdtype(spec.dtype, np.integer):
+        return random.integers(spec.minimum, spec.maximum, shape, spec.dtype, True)
+    return random.uniform(spec.minimum, spec.maximum, shape).astype(spec.dtype)
+
+
+def zeros(random, spec, shape):
+    return np.zeros(shape, spec.dtype)
+
+
+def play(environment, steps, draw=uniform):
+    """Timesteps [steps + 1, B, ...], the observations in a list, under drawn actions."""
+    random, spec = np.random.default_rng(0), environment.action_spec()
     rows = [environment.reset()]
     for _ in range(steps):
-        shape = environment.batch_size
-        action = random.integers(0, num_actions, shape).astype(np.int32)
+        action = draw(random, spec, (environment.batch_size, *spec.shape))
         rows.append(environment.step(action))
     environment.close()
     return dm_env.TimeStep(
@@ -48,21 +57,76 @@ def check_protocol(timesteps):
     assert (discount[step_type != LAST] == 1).all()
 
 
-def test_cartpole_terminates_with_discount_0():
-    timesteps = play(make("CartPole-v1"), 100)
+def check_observations(spec, observations):
+    def check(part, *batches):
+        values = np.stack(batches)
+        assert values.dtype == part.dtype != np.float64
+        assert values.shape[2:] == part.shape
+        assert ((part.minimum <= values) & (values <= part.maximum)).all()
+
+    jax.tree.map(check, spec, *observations)
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Hopper-v4"])
+def test_a_fall_terminates_with_discount_0(name):
+    timesteps = play(make(name), 100)
     check_protocol(timesteps)
     assert (timesteps.step_type == LAST).sum() > 4
     assert (timesteps.discount[timesteps.step_type == LAST] == 0).all()
-    assert (timesteps.reward[timesteps.step_type == LAST] == 1).all()
+    assert (timesteps.reward[timesteps.step_type == LAST] != 0).all()
 
 
-def test_cartpole_cut_off_keeps_discount_1():
-    timesteps = play(make("CartPole-v1", max_episode_steps=7), 17)
+@pytest.mark.parametrize("name", ["CartPole-v1", "Hopper-v4", "CheetahRun-v1"])
+def test_an_episode_that_is_cut_off_keeps_discount_1(name):
+    timesteps = play(make(name, max_episode_steps=7), 17)
     check_protocol(timesteps)
     np.testing.assert_array_equal(
         np.flatnonzero(timesteps.step_type[:, 0] == LAST), [7, 15]
     )
     assert (timesteps.discount == 1).all()
+
+
+@pytest.mark.parametrize("name", ["HalfCheetah-v4", "CartpoleSwingup-v1"])
+def test_continuous_control_lasts_a_thousand_steps(name):
+    """MuJoCo's tasks in gymnasium and dm_control: float64 and unbounded in EnvPool."""
+    environment = make(name, batch_size=2)
+    action, observation = environment.action_spec(), environment.observation_spec()
+    assert action.dtype == np.float32
+    assert (action.minimum == -1).all() and (action.maximum == 1).all()
+    timesteps = play(environment, 1_100)
+    check_protocol(timesteps)
+    check_observations(observation, timesteps.observation)
+    assert [*np.flatnonzero((timesteps.step_type == LAST).all(1))] == [1_000]
+    assert (timesteps.step_type == LAST).sum() == 2
+    assert (timesteps.discount == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "maximum"), [("Tetris-v0", [3, 9]), ("MultiCVRP-v0", [20, 20])]
+)
+def test_several_discrete_actions_are_integers_from_0(name, maximum):
+    environment = make(name)
+    spec = environment.action_spec()
+    assert spec.dtype == np.int32  # EnvPool's own are int32 and int16
+    np.testing.assert_array_equal(spec.minimum, [0, 0])
+    np.testing.assert_array_equal(spec.maximum, maximum)
+    check_protocol(play(environment, 20))
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        gymnasium.spaces.MultiBinary(3),
+        gymnasium.spaces.Dict(left=gymnasium.spaces.Box(-1, 1)),
+        gymnasium.spaces.Box(np.arange(1, 41), np.arange(2, 42), dtype=int),
+    ],
+)
+def test_other_actions_are_refused_in_one_line(space):
+    with pytest.raises(
+        UserError, match="^Some-v0 has actions .*choose another"
+    ) as error:
+        action_spec("Some-v0", space)
+    assert "\n" not in str(error.value)
 
 
 def test_pong_ends_and_begins_as_the_protocol_says():
@@ -125,7 +189,7 @@ def test_single_frames_stack_to_what_envpool_stacks(name, per_life):
 def test_streams_depend_on_the_seed_alone(name):
     def observations(threads, seed):
         environment = make(name, batch_size=3, threads=threads, seed=seed)
-        return np.stack(play(environment, 12, num_actions=1).observation)
+        return np.stack(play(environment, 12, zeros).observation)
 
     one = observations(1, 5)
     np.testing.assert_array_equal(one, observations(2, 5))
@@ -155,6 +219,7 @@ def test_seeds_of_threads_do_not_overlap():
         ("MiniGrid-Empty-5x5-v0", {"direction"}),
         ("Jumanji/Game2048-v1", set()),
         ("FrozenLake-v1", {""}),
+        ("Play2048-v1", set()),  # a board of [4, 4, 31], no channels to move
     ],
 )
 def test_observations_of_any_structure_pass_as_they_are(name, discrete):
@@ -162,14 +227,9 @@ def test_observations_of_any_structure_pass_as_they_are(name, discrete):
     spec = environment.observation_spec()
     timesteps = play(environment, 20)
     check_protocol(timesteps)
-    observation = timesteps.observation[0]
-    if not isinstance(spec, dict):
-        spec, observation = {"": spec}, {"": observation}
-    assert {*spec} == {*observation}
-    for part in spec:
-        assert spec[part].shape == observation[part].shape[1:]
-        assert spec[part].dtype == observation[part].dtype
-        assert isinstance(spec[part], specs.DiscreteArray) == (part in discrete)
+    check_observations(spec, timesteps.observation)
+    parts = (spec if isinstance(spec, dict) else {"": spec}).items()
+    assert discrete == {k for k, part in parts if isinstance(part, specs.DiscreteArray)}
 
 
 def test_a_jax_environment_on_the_host():
@@ -183,6 +243,17 @@ def test_a_jax_environment_on_the_host():
     assert (np.stack(other.observation) != np.stack(again.observation)).any()
 
 
+def test_a_continuous_jax_environment_on_the_host():
+    environment = make("jax:pendulum")
+    assert environment.action_spec().shape == (1,)
+    timesteps = play(environment, 210)
+    check_protocol(timesteps)
+    check_observations(environment.observation_spec(), timesteps.observation)
+    assert [*np.flatnonzero(timesteps.step_type[:, 0] == LAST)] == [200]
+    assert (timesteps.discount == 1).all()
+    assert (timesteps.reward[1:] < 0).sum() > 4 * 200
+
+
 def test_options_are_those_of_the_family():
     assert type(host_environments.default_options("CartPole-v1")) is Options
     assert type(host_environments.default_options("Pong-v5")) is AtariOptions
@@ -193,7 +264,6 @@ def test_options_are_those_of_the_family():
     [
         (lambda: make("Pongg-v5"), "named 'Pongg-v5'; did you mean 'Pong-v5'"),
         (lambda: make("jax:cach"), "named 'cach'; did you mean 'catch'"),
-        (lambda: make("Pendulum-v1"), "Pendulum-v1 has actions .* only discrete"),
         (lambda: make("TicTacToe-v1"), "TicTacToe-v1 is played by several"),
         (lambda: make("Pong-v5", frame_skip=0), "frame_skip is 0"),
         (lambda: make("Pong-v5", sticky_actions=1.5), "sticky_actions is 1.5"),

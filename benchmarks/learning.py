@@ -1,0 +1,177 @@
+"""Do agents learn what they should? Learning curves over several seeds.
+
+    python -m benchmarks.learning [--only cartpole] [--seeds 3] [--out runs/learning]
+
+Every run is one of the commands, as a user would type it. Its result is the mean return
+of the episodes that finished in the last tenth of its steps, with the exploring policy.
+Runs that are already in the folder are not repeated. Ends with a table (median and range
+over seeds) and a picture a task.
+"""
+
+import dataclasses
+import math
+import shlex
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib.figure
+import rich.console
+import rich.progress
+import rich.table
+import tyro
+
+from podracer import metrics
+from podracer.metrics import human
+
+HOURS = 3.0  # that a run may take
+
+
+class Task(NamedTuple):
+    """Who learns what, by which command, and what it should reach."""
+
+    group: str
+    name: str
+    command: str
+    target: float
+
+
+PPO, BATCH_PPO = "--agent ppo --preset", "--agent batch_ppo --preset"
+TASKS = (
+    Task("cartpole", "PPO, Anakin", f"anakin {PPO} small --env cartpole", 475),
+    Task(
+        "cartpole",
+        "PPO, Sebulba",
+        f"sebulba {PPO} small --env CartPole-v1 --total-steps 1_000_000",
+        475,
+    ),
+    Task(
+        "cartpole",
+        "BatchPPO, Anakin",
+        f"anakin {BATCH_PPO} head-cartpole --env cartpole --total-steps 200_000",
+        475,
+    ),
+    Task(
+        "cartpole",
+        "BatchPPO, Sebulba",
+        f"sebulba {BATCH_PPO} head-cartpole --env CartPole-v1 --total-steps 200_000",
+        475,
+    ),
+    Task("pendulum", "PPO", f"anakin {PPO} continuous --env pendulum", -200),
+    Task(
+        "pendulum", "BatchPPO", f"anakin {BATCH_PPO} head-pendulum --env pendulum", -250
+    ),
+    Task(
+        "cheetah",
+        "PPO",
+        f"sebulba {PPO} mujoco --env HalfCheetah-v4 --total-steps 1_000_000",
+        math.nan,
+    ),
+    Task(
+        "cheetah",
+        "BatchPPO",
+        f"sebulba {BATCH_PPO} head-cheetah --env HalfCheetah-v4 --total-steps 1_000_000",
+        math.nan,
+    ),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """What to run, and where to."""
+
+    only: tuple[str, ...] = ("cartpole", "pendulum", "cheetah")
+    """groups of tasks"""
+    seeds: int = 3
+    """runs of each task, from seed 0"""
+    out: Path = Path("runs/learning")
+    """folder of the runs and pictures"""
+
+
+def run(task: Task, seed: int, folder: Path) -> None:
+    """Trains into the folder, unless a run has been finished there."""
+    if (folder / "curve.png").exists():
+        return
+    architecture, *flags = shlex.split(task.command)
+    command = [sys.executable, "-m", architecture, "train", *flags]
+    command += ["--seed", str(seed), "--run", str(folder), "--overwrite", "--quiet"]
+    subprocess.run(command, check=True, timeout=HOURS * 3600)
+
+
+def curve(folder: Path) -> list[tuple[float, float]]:
+    """(environment steps, mean return) of the rows in which episodes finished."""
+    rows = metrics.read(folder / "metrics.jsonl")
+    return [
+        (row["steps"], row["episode_return"])
+        for row in rows
+        if row["episode_return"] is not None
+    ]
+
+
+def result(folder: Path) -> float:
+    """The mean return of episodes that finished in the last tenth of the run."""
+    rows = [row for row in metrics.read(folder / "metrics.jsonl") if row["episodes"]]
+    last = [row for row in rows if row["steps"] > 0.9 * rows[-1]["steps"]]
+    total = sum(row["episodes"] * row["episode_return"] for row in last)
+    return total / sum(row["episodes"] for row in last)
+
+
+def seconds(folder: Path) -> float:
+    return sum(row["seconds"] for row in metrics.read(folder / "metrics.jsonl"))
+
+
+def picture(tasks: list[Task], config: Config, path: Path) -> None:
+    """Every run of a group, one colour a task."""
+    figure = matplotlib.figure.Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    for number, task in enumerate(tasks):
+        for seed in range(config.seeds):
+            axes.plot(
+                *zip(*curve(place(config, task, seed)), strict=True),
+                color=f"C{number}",
+                alpha=0.7,
+                label=task.name if seed == 0 else None,
+            )
+    axes.set_xlabel("environment steps")
+    axes.set_ylabel("mean return of finished episodes")
+    axes.legend()
+    axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=100)
+
+
+def place(config: Config, task: Task, seed: int) -> Path:
+    name = task.name.replace(", ", "-").lower()
+    return config.out / f"{task.group}-{name}-{seed}"
+
+
+def main(config: Config) -> None:
+    tasks = [task for task in TASKS if task.group in config.only]
+    config.out.mkdir(parents=True, exist_ok=True)
+    runs = [(task, seed) for task in tasks for seed in range(config.seeds)]
+    for task, seed in rich.progress.track(runs, "learning"):
+        run(task, seed, place(config, task, seed))
+    table = rich.table.Table(
+        "task", "agent", "steps", "target", "median", "range", "seconds"
+    )
+    for task in tasks:
+        folders = [place(config, task, seed) for seed in range(config.seeds)]
+        results = sorted(map(result, folders))
+        table.add_row(
+            task.group,
+            task.name,
+            human(curve(folders[0])[-1][0]),
+            human(task.target),
+            f"{statistics.median(results):.1f}",
+            f"{results[0]:.1f} to {results[-1]:.1f}",
+            f"{statistics.median(map(seconds, folders)):.0f}",
+        )
+    rich.console.Console(width=100).print(table)
+    for group in config.only:
+        members = [task for task in tasks if task.group == group]
+        picture(members, config, config.out / f"{group}.png")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Config))

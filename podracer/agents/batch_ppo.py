@@ -1,0 +1,281 @@
+"""BatchPPO, the agent of TensorFlow Agents (Hafner et al. 2017, arXiv:1709.02878).
+
+PPO with a penalty on the KL divergence instead of clipped ratios, over whole episodes:
+once enough of them have finished, every core takes the same steps on all of its own.
+Observations and rewards are normalised by all that was seen.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from dm_env import specs
+
+from podracer import losses, normalizer, optimizers, whole_episodes
+from podracer.agent import (
+    ActorOutput,
+    Agent,
+    LearnerState,
+    Metrics,
+    PyTree,
+    Trajectory,
+)
+from podracer.agents.batch_ppo_loss import (
+    Batch,
+    Config,
+    adapted,
+    cut,
+    estimate,
+    make_loss,
+    over_time,
+)
+from podracer.errors import UserError
+from podracer.gradients import mean_gradient
+from podracer.networks import Network
+from podracer.normalizer import Normalizer
+from podracer.parallel import AVERAGE, Average
+
+METRICS = "loss/total", "loss/policy", "loss/value", "loss/entropy", "gradient_norm"
+
+
+class Filters(NamedTuple):
+    """Statistics of all that was seen in training."""
+
+    observation: Normalizer
+    reward: Normalizer
+
+
+class Params(NamedTuple):
+    """What actors need."""
+
+    params: PyTree
+    observation: Normalizer
+
+
+class Shared(NamedTuple):
+    """What all learner cores agree on."""
+
+    params: PyTree
+    opt_state: optax.OptState
+    filters: Filters
+    kl_penalty: jax.Array  # float32 []
+    metrics: Metrics  # of the last update
+
+
+def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> Agent:
+    """BatchPPO; `network` predicts `networks.Predictions`, extras are the policy.
+
+    The actor's state holds the episode so far, the local half of the learner's the
+    finished ones. Metrics are of the last update, and 0 before the first.
+    """
+    optimizer = make_optimizer(config)
+    loss = make_loss(config, network)
+    length = config.max_episode_length
+    normalizer.check_numbers(network.observation_spec)
+
+    def capacity():
+        return -(-config.episodes_per_update // average.cores)
+
+    def initial_shared(key):
+        params = network.init(key)
+        filters = Filters(
+            normalizer.initial_state(network.observation_spec),
+            normalizer.initial_state(specs.Array((), np.float32)),
+        )
+        metrics = dict.fromkeys((*METRICS, "kl"), jnp.float32(0.0))
+        penalty = jnp.float32(config.kl_penalty)
+        return Shared(params, optimizer.init(params), filters, penalty, metrics)
+
+    def initial_learner_state(key):
+        memory = whole_episodes.initial_memory(row(), length, capacity())
+        return LearnerState(initial_shared(key), memory)
+
+    def actor_params(learner_state):
+        shared = learner_state.shared
+        return Params(shared.params, shared.filters.observation)
+
+    def initial_actor_state(batch_size):
+        running = whole_episodes.initial_running(row(), length, batch_size)
+        return running, network.initial_memory(batch_size)
+
+    def see(statistics, timesteps):
+        observation = normalizer.observe(
+            statistics,
+            network.observation_spec,
+            timesteps.observation,
+            config.observation_clip,
+        )
+        return timesteps._replace(observation=observation)
+
+    def decide(params, memory, timestep):
+        seen = see(params.observation, timestep)
+        memory, (policy, _) = network.step(params.params, memory, seen)
+        return memory, policy
+
+    def act(keys, params, memory, timestep):
+        memory, policy = decide(params, memory, timestep)
+        return memory, ActorOutput(policy.sample(keys), policy)
+
+    def actor_step(keys, params, actor_state, timestep):
+        running, memory = actor_state
+        memory, output = act(keys, params, memory, timestep)
+        running = whole_episodes.append(running, whole_episodes.Row(timestep, output))
+        return (running, memory), output
+
+    def greedy_actor_step(keys, params, actor_state, timestep):
+        running, memory = actor_state
+        memory, policy = decide(params, memory, timestep)
+        return (running, memory), ActorOutput(policy.mode(), policy)
+
+    def row():
+        """The shapes of one environment's row of an episode."""
+
+        def example():
+            state = LearnerState(initial_shared(jax.random.key(0)), ())
+            memory, spec = network.initial_memory(1), network.observation_spec
+            return whole_episodes.row_of(act, actor_params(state), memory, spec)
+
+        return jax.eval_shape(example)
+
+    def filtered(filters: Filters, timesteps) -> Filters:
+        """The statistics, with all that was acted at and what it earned."""
+        acted = ~timesteps.last()[:-1]
+        observation = jax.tree.map(lambda x: x[:-1], timesteps.observation)
+        return Filters(
+            normalizer.update(filters.observation, observation, average, acted),
+            normalizer.update(filters.reward, timesteps.reward[1:], average, acted),
+        )
+
+    def make_batch(shared: Shared, episodes: Trajectory) -> Batch:
+        reward = normalizer.normalize(
+            shared.filters.reward,
+            episodes.timesteps.reward,
+            center=False,
+            clip=config.reward_clip,
+        )
+        timesteps = see(shared.filters.observation, episodes.timesteps)
+        timesteps = timesteps._replace(reward=reward)
+        memory = network.initial_memory(reward.shape[1])
+        values = network.unroll(shared.params, memory, timesteps).value
+        target, advantage, mask = estimate(config, timesteps, values)
+        weight = jnp.ones_like(mask) if config.padding_in_advantages else mask
+        advantage = mask * losses.standardize(advantage, weight, average)
+
+        def padded_with_ones(x):  # so that no padding makes a density infinite
+            valid = mask.reshape(*mask.shape, *(1,) * (x.ndim - 2)) > 0
+            return jnp.where(valid, x, jnp.ones_like(x))
+
+        seen = jax.tree.map(lambda x: x[:-1], timesteps)
+        action, policy = jax.tree.map(padded_with_ones, episodes.outputs)
+        return Batch(seen, action, policy, advantage, target, mask)
+
+    def train(key, shared: Shared, episodes: Trajectory) -> Shared:
+        whole = make_batch(shared, episodes)
+        batch = cut(whole, config.chunk_length) if config.chunk_length else whole
+        columns = batch.mask.shape[1]
+        each = config.chunks_per_step if config.chunk_length else columns
+        check_enough(columns, each)
+        # A step needs enough pieces on every core: those of mere padding come last.
+        padding = jnp.sum(batch.mask, axis=0) == 0
+        wanted = each * jnp.arange(1, columns // each + 1)
+        enough = wanted <= columns - jnp.sum(padding)
+        enough = average(enough.astype(jnp.float32)) == 1.0
+
+        def step(carry, index):
+            params, opt_state, _ = carry
+            rows = jax.tree.map(lambda x: jnp.take(x, index, axis=1), batch)
+            memory = network.initial_memory(each)  # a piece starts from no memory
+            gradients, metrics = mean_gradient(
+                partial(loss, shared.kl_penalty), params, rows, memory, each, average
+            )
+            params, opt_state = optimizers.descend(
+                optimizer, gradients, opt_state, params, 1.0
+            )
+            return params, opt_state, metrics
+
+        def step_if(carry, pick):
+            index, is_enough = pick
+            return jax.lax.cond(is_enough, step, lambda x, _: x, carry, index), None
+
+        def epoch(carry, key):
+            order = jnp.argsort(jax.random.uniform(key, padding.shape) + padding)
+            order = order[: wanted.size * each].reshape(-1, each)
+            return jax.lax.scan(step_if, carry, (order, enough))[0], None
+
+        carry = shared.params, shared.opt_state, shared.metrics
+        keys = jax.random.split(key, config.epochs)
+        (params, opt_state, metrics), _ = jax.lax.scan(epoch, carry, keys)
+        metrics = average(metrics | {"kl": divergence(params, whole)})
+        return shared._replace(
+            params=params,
+            opt_state=opt_state,
+            kl_penalty=adapted(config, shared.kl_penalty, metrics["kl"]),
+            metrics=metrics,
+        )
+
+    def divergence(params, batch: Batch) -> jax.Array:
+        memory = network.initial_memory(batch.mask.shape[1])
+        policy = network.unroll(params, memory, batch.timesteps).policy
+        kl = batch.mask * batch.policy.kl(policy)
+        return jnp.mean(over_time(config, kl, batch.mask))
+
+    def learner_step(key, learner_state, trajectory):
+        shared, memory = learner_state
+        shared = shared._replace(filters=filtered(shared.filters, trajectory.timesteps))
+        memory, stored = whole_episodes.store(
+            memory, trajectory, trajectory.actor_state[0]
+        )
+        # All cores learn or none does: their steps are averaged with one another.
+        is_full = (memory.count == capacity()).astype(jnp.float32)
+        all_full = average(is_full) == 1.0
+        shared = jax.lax.cond(
+            all_full,
+            lambda shared: train(key, shared, whole_episodes.episodes(memory)),
+            lambda shared: shared,
+            shared,
+        )
+        memory = memory._replace(count=jnp.where(all_full, 0, memory.count))
+        metrics = shared.metrics | {
+            "kl_penalty": shared.kl_penalty,
+            "trained": all_full.astype(jnp.float32),
+            "episodes_waiting": memory.count.astype(jnp.float32),
+            "episodes_dropped": stored.dropped,
+            "max_episode_length": jnp.where(stored.too_long, jnp.nan, length),
+            "reward_scale": normalizer.scale(shared.filters.reward),
+        }
+        return LearnerState(shared, memory), metrics
+
+    return Agent(
+        initial_learner_state,
+        learner_step,
+        actor_params,
+        initial_actor_state,
+        actor_step,
+        greedy_actor_step,
+    )
+
+
+def make_optimizer(config: Config) -> optax.GradientTransformation:
+    """Adam; the parameters of the value (by their name) at a step size of their own."""
+
+    def scaled(directions, params):
+        def leaf(path, x):
+            is_value = any(str(getattr(k, "key", "")).startswith("value") for k in path)
+            rate = is_value and config.value_learning_rate or config.learning_rate
+            return rate * x
+
+        return jax.tree.map_with_path(leaf, directions)
+
+    return optax.chain(optax.scale_by_adam(), optax.stateless(scaled))
+
+
+def check_enough(pieces: int, each: int) -> None:
+    """Raises UserError where not one step could be taken."""
+    if pieces < each:
+        raise UserError(
+            f"chunks_per_step is {each}, but a core's episodes make {pieces} pieces at "
+            "most: choose fewer, or more episodes_per_update"
+        )

@@ -1,0 +1,281 @@
+"""PPO (Schulman et al. 2017, arXiv:1707.06347): several epochs on what was just acted.
+
+Minibatches are made of whole unrolls: a memory can be replayed in them, and nothing but
+the order of environments is shuffled. `shuffle="transitions"` is the textbook's.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Literal, NamedTuple
+
+import dm_env
+import jax
+import jax.numpy as jnp
+import optax
+
+from podracer import losses, optimizers
+from podracer.agent import (
+    ActorOutput,
+    Agent,
+    LearnerState,
+    PyTree,
+    with_last,
+)
+from podracer.errors import UserError, check_at_least_one, check_range
+from podracer.gradients import mean_gradient
+from podracer.networks import Network
+from podracer.parallel import AVERAGE, Average
+from podracer.policies import Policy
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """PPO's numbers."""
+
+    discount_factor: float = 0.99
+    """the agent's gamma, per environment step"""
+    gae_lambda: float = 0.95
+    """of the advantages: 0 trusts the values, 1 the rewards"""
+    learning_rate: float = 3e-4
+    """step size at the first update"""
+    decay_learning_rate: bool = True
+    """let the step size fall linearly, to 0 at total_steps"""
+    total_steps: int | None = None
+    """environment steps of the whole run (the command's --total-steps); None: no decay"""
+    epochs: int = 4
+    """passes over each trajectory"""
+    minibatches: int = 4
+    """equal parts of a trajectory, each for one step of the optimiser"""
+    shuffle: Literal["unrolls", "transitions"] = "unrolls"
+    """what minibatches are made of; a memory needs whole unrolls"""
+    clip: float = 0.2
+    """how far from 1 the probability ratio rho pays"""
+    clip_value: float = math.inf
+    """how far from the acting value the new one pays; inf: no clip"""
+    value_cost: float = 0.5
+    """weight of half the squared value error"""
+    entropy_cost: float = 0.01
+    """weight of the entropy bonus"""
+    normalize_advantages: Literal["trajectory", "minibatch", "none"] = "trajectory"
+    """to mean 0 and deviation 1, over all cores"""
+    max_kl: float = math.inf
+    """KL(behaviour, target policy) after an epoch that ends the update early; inf: never"""
+    reward_clipping: Literal["abs_one", "soft_asymmetric", "none"] = "none"
+    """of the rewards that the learner sees"""
+    max_gradient_norm: float = 0.5
+    """global norm that gradients are scaled down to"""
+    adam_epsilon: float = 1e-5
+    """added to Adam's root"""
+
+    def __post_init__(self):
+        for name in ("discount_factor", "gae_lambda"):
+            check_range(name, getattr(self, name), 0.0, 1.0)
+        for name in (
+            "learning_rate",
+            "clip",
+            "clip_value",
+            "value_cost",
+            "entropy_cost",
+            "max_kl",
+            "max_gradient_norm",
+            "adam_epsilon",
+        ):
+            check_range(name, getattr(self, name), 0.0)
+        check_at_least_one(epochs=self.epochs, minibatches=self.minibatches)
+
+
+class Extras(NamedTuple):
+    """What the learner must know of a decision."""
+
+    policy: Policy  # [B] that acted
+    value: jax.Array  # [B] of the timestep, when acting
+
+
+class Shared(NamedTuple):
+    """What all learner cores agree on."""
+
+    params: PyTree
+    opt_state: optax.OptState
+    updates: jax.Array  # int32 [], trajectories learned from
+
+
+class Batch(NamedTuple):
+    """What an update learns from, [T, B, ...]."""
+
+    timesteps: dm_env.TimeStep
+    action: jax.Array
+    policy: Policy  # that acted
+    value: jax.Array  # when acting
+    advantage: jax.Array
+    target: jax.Array  # of the value
+    mask: jax.Array  # 0.0 for the void transitions between episodes
+
+
+def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> Agent:
+    """PPO; `network` predicts `networks.Predictions`, extras are `Extras`.
+
+    Raises UserError if transitions are to be shuffled of a network with a memory; when
+    traced, if a core's environments do not split into minibatches.
+    """
+    optimizer = optax.chain(
+        optax.clip_by_global_norm(config.max_gradient_norm),
+        optax.scale_by_adam(eps=config.adam_epsilon),
+    )
+    loss = make_loss(config, network)
+    has_memory = bool(
+        jax.tree.leaves(jax.eval_shape(partial(network.initial_memory, 1)))
+    )
+    if has_memory and config.shuffle == "transitions":
+        raise UserError(
+            "shuffle is transitions, but the network has a memory, which is replayed over "
+            "whole unrolls: choose unrolls, or a network without"
+        )
+
+    def initial_learner_state(key):
+        params = network.init(key)
+        return LearnerState(Shared(params, optimizer.init(params), jnp.int32(0)), ())
+
+    def actor_params(learner_state):
+        return learner_state.shared.params
+
+    def actor_step(keys, params, memory, timestep):
+        memory, (policy, value) = network.step(params, memory, timestep)
+        return memory, ActorOutput(policy.sample(keys), Extras(policy, value))
+
+    def greedy_actor_step(keys, params, memory, timestep):
+        memory, (policy, value) = network.step(params, memory, timestep)
+        return memory, ActorOutput(policy.mode(), Extras(policy, value))
+
+    def last_value(params, trajectory):
+        timesteps, _, memory = trajectory
+        if has_memory:
+            return network.unroll(params, memory, timesteps).value[-1]
+        last = jax.tree.map(lambda x: x[-1], timesteps)
+        return network.step(params, memory, last)[1].value
+
+    def make_batch(params, trajectory):
+        timesteps, (action, (policy, value)), _ = trajectory
+        reward = losses.clip_reward(timesteps.reward, config.reward_clipping)
+        timesteps = timesteps._replace(reward=reward)
+        between = losses.transitions(timesteps, config.discount_factor)
+        values = with_last(value, last_value(params, trajectory))
+        advantage = losses.gae(values, timesteps, between, config.gae_lambda)
+        target = advantage + value
+        if config.normalize_advantages == "trajectory":
+            advantage = losses.standardize(advantage, between.mask, average)
+        seen = jax.tree.map(lambda x: x[:-1], timesteps)
+        return Batch(seen, action, policy, value, advantage, target, between.mask)
+
+    def learn_minibatch(learning_rate, batch, memory, carry, index):
+        """One step of the optimiser, from the columns `index` of the batch."""
+        params, opt_state = carry
+        rows = jax.tree.map(lambda x: jnp.take(x, index, axis=1), batch)
+        memory = jax.tree.map(lambda x: jnp.take(x, index, axis=0), memory)
+        if config.normalize_advantages == "minibatch":
+            advantage = losses.standardize(rows.advantage, rows.mask, average)
+            rows = rows._replace(advantage=advantage)
+        gradients, metrics = mean_gradient(
+            loss, params, rows, memory, rows.mask.size, average
+        )
+        return optimizers.descend(
+            optimizer, gradients, opt_state, params, learning_rate
+        ), metrics
+
+    def learner_step(key, learner_state, trajectory):
+        shared, memory = learner_state.shared, trajectory.actor_state
+        batch = make_batch(shared.params, trajectory)
+        steps_before = shared.updates.astype(jnp.float32) * (
+            batch.mask.size * average.cores
+        )
+        learning_rate = optimizers.decayed(
+            config.learning_rate,
+            steps_before,
+            config.total_steps if config.decay_learning_rate else None,
+        )
+        if config.shuffle == "transitions":  # each an unroll of its own
+            batch = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch)
+        columns = batch.mask.shape[1]
+        check_split(columns, config)
+        learn = partial(learn_minibatch, learning_rate, batch, memory)
+
+        def epoch(number, params, opt_state):
+            order = jax.random.permutation(jax.random.fold_in(key, number), columns)
+            state, metrics = jax.lax.scan(
+                learn, (params, opt_state), order.reshape(config.minibatches, -1)
+            )
+            metrics = jax.tree.map(jnp.mean, metrics)
+            if config.max_kl < math.inf:  # all cores go on, or none
+                metrics["kl"] = average(metrics["kl"])
+            return number + 1, *state, metrics
+
+        def goes_on(carry):
+            number, *_, metrics = carry
+            return (number < config.epochs) & (metrics["kl"] <= config.max_kl)
+
+        first = epoch(0, shared.params, shared.opt_state)
+        epochs, params, opt_state, metrics = jax.lax.while_loop(
+            goes_on, lambda carry: epoch(*carry[:3]), first
+        )
+        metrics |= {
+            "learning_rate": learning_rate,
+            "epochs": epochs.astype(jnp.float32),
+        }
+        shared = Shared(params, opt_state, optax.safe_increment(shared.updates))
+        return LearnerState(shared, ()), metrics
+
+    return Agent(
+        initial_learner_state,
+        learner_step,
+        actor_params,
+        network.initial_memory,
+        actor_step,
+        greedy_actor_step,
+    )
+
+
+def make_loss(config: Config, network: Network) -> Callable:
+    """(params, Batch, memory [B, ...]) -> sums over the batch: the loss, and its terms."""
+
+    def loss(params, batch, memory):
+        policy, value = network.unroll(params, memory, batch.timesteps)
+        log_mu = batch.policy.log_prob(batch.action)
+        rho = jnp.exp(policy.log_prob(batch.action) - log_mu)
+        clipped_rho = jnp.clip(rho, 1.0 - config.clip, 1.0 + config.clip)
+        gain = jnp.minimum(rho * batch.advantage, clipped_rho * batch.advantage)
+        error = jnp.square(value - batch.target)
+        if config.clip_value < math.inf:
+            change = jnp.clip(
+                value - batch.value, -config.clip_value, config.clip_value
+            )
+            error = jnp.maximum(error, jnp.square(batch.value + change - batch.target))
+        terms = {
+            "loss/policy": -gain,
+            "loss/value": 0.5 * error,
+            "loss/entropy": -policy.entropy(),
+        }
+        terms["loss/total"] = (
+            terms["loss/policy"]
+            + config.value_cost * terms["loss/value"]
+            + config.entropy_cost * terms["loss/entropy"]
+        )
+        terms["rho"] = rho - 1.0
+        terms["kl"] = batch.policy.kl(policy)
+        terms["clipped"] = (jnp.abs(rho - 1.0) > config.clip).astype(jnp.float32)
+        sums = {name: jnp.sum(batch.mask * term) for name, term in terms.items()}
+        sums["rho"] += batch.mask.size  # of a void transition 1
+        return sums["loss/total"], sums
+
+    return loss
+
+
+def check_split(columns: int, config: Config) -> None:
+    """Raises UserError where minibatches would not be equal."""
+    if columns % config.minibatches:
+        what = "environments" if config.shuffle == "unrolls" else "transitions"
+        raise UserError(
+            f"minibatches is {config.minibatches}, which does not divide the {columns} "
+            f"{what} of each core (batch_size over the cores that learn"
+            f"{', times unroll_length' if what == 'transitions' else ''}): choose a divisor"
+        )

@@ -1,0 +1,127 @@
+"""Published numbers by agent and name, and our own for small problems (`small`)."""
+
+import dataclasses
+
+from podracer import heads, networks
+from podracer.agent import Interface, Preset
+from podracer.agents import batch_ppo, impala, ppo
+
+_TABLE_G1 = impala.Config(learning_rate=6e-4, entropy_cost=0.01)
+_IMPALA = {
+    "small": Preset(
+        impala.Config(learning_rate=2e-3, entropy_cost=0.01),
+        unroll_length=16,
+        batch_size=32,
+    ),
+    # monobeast.py's flags
+    "torchbeast": Preset(impala.Config(), unroll_length=80, batch_size=8),
+    # Espeholt et al. 2018, table G.1 (Atari)
+    "impala": Preset(_TABLE_G1, unroll_length=20, batch_size=32),
+    # the same, averaged as in the Podracer paper
+    "podracer": Preset(
+        dataclasses.replace(_TABLE_G1, reduction="podracer"),
+        unroll_length=20,
+        batch_size=32,
+    ),
+}
+
+_SEPARATE = networks.Config(
+    hidden_sizes=(64, 64), activation="tanh", init="orthogonal", separate_value=True
+)
+_PPO = {
+    "small": Preset(
+        ppo.Config(learning_rate=1e-3),
+        unroll_length=32,
+        batch_size=64,
+        network=_SEPARATE,
+    ),
+    # ours, for continuous actions: Pendulum
+    "continuous": Preset(
+        ppo.Config(
+            learning_rate=1e-3, discount_factor=0.95, epochs=10, entropy_cost=0.0
+        ),
+        unroll_length=128,
+        batch_size=16,
+        network=dataclasses.replace(_SEPARATE, head=heads.Config(init_scale=0.01)),
+        interface=Interface(normalize_rewards=True),
+    ),
+    # Schulman et al. 2017, table 3 (MuJoCo): its 2,048 steps from 16 environments, and
+    # the normalised observations and rewards of its authors' code
+    "mujoco": Preset(
+        ppo.Config(
+            epochs=10,
+            minibatches=32,
+            shuffle="transitions",
+            entropy_cost=0.0,
+            normalize_advantages="minibatch",
+        ),
+        unroll_length=128,
+        batch_size=16,
+        network=dataclasses.replace(_SEPARATE, head=heads.Config(init_scale=1e-4)),
+        interface=Interface(normalize_observations=True, normalize_rewards=True),
+    ),
+    # the same, table 5 (Atari); its squared error is not halved, hence value_cost
+    "atari": Preset(
+        ppo.Config(
+            learning_rate=2.5e-4,
+            clip=0.1,
+            value_cost=2.0,
+            shuffle="transitions",
+            reward_clipping="abs_one",
+            normalize_advantages="minibatch",
+        ),
+        unroll_length=128,
+        batch_size=8,
+    ),
+}
+
+
+# BatchPPO, of which three versions bear the name. `paper`: as the text of
+# arXiv:1709.02878 says, with the code of its time where that is silent (without its error
+# in the Gaussian's density). `v1`: that code, 1.0.0. `head`: the last version; `head-TASK`:
+# its numbers for a task.
+def _batch_ppo(
+    config: batch_ppo.Config,
+    batch_size: int,
+    head: heads.Config,
+    interface: Interface = Interface(),  # noqa: B008 frozen
+) -> Preset:
+    network = networks.Config(
+        hidden_sizes=(200, 100), init="glorot", separate_value=True, head=head
+    )
+    return Preset(config, 20, batch_size, network, interface)
+
+
+_HEAD = heads.Config(
+    init_scale=0.1, mean="tanh", positive="softplus", initial_deviation=0.35
+)
+_HEAD_1_0 = heads.Config(init_scale=0.05, mean="tanh", initial_deviation=0.3679)
+_CONFIG_1_0 = batch_ppo.Config(
+    episodes_per_update=25,
+    epochs=50,
+    discount_factor=0.985,
+    value_learning_rate=3e-4,
+)
+_PAPER = dataclasses.replace(_CONFIG_1_0, epochs=25, value_learning_rate=1e-3)
+_TASKS = {
+    "cartpole": batch_ppo.Config(max_episode_length=500),
+    "reacher": batch_ppo.Config(discount_factor=0.985, episodes_per_update=60),
+    "cheetah": batch_ppo.Config(discount_factor=0.99),
+    "walker": batch_ppo.Config(),
+    "hopper": batch_ppo.Config(episodes_per_update=60),
+    "ant": batch_ppo.Config(),
+    "humanoid": batch_ppo.Config(episodes_per_update=60),
+}
+_PENDULUM = batch_ppo.Config(
+    max_episode_length=200, chunk_length=50, chunks_per_step=20
+)
+_BATCH_PPO = {
+    "paper": _batch_ppo(_PAPER, 10, _HEAD_1_0),
+    "v1": _batch_ppo(_CONFIG_1_0, 10, _HEAD_1_0),
+    "head": _batch_ppo(batch_ppo.Config(), 30, _HEAD),
+    "head-pendulum": _batch_ppo(
+        _PENDULUM, 30, _HEAD, Interface(scale_observations=True)
+    ),
+} | {f"head-{task}": _batch_ppo(config, 30, _HEAD) for task, config in _TASKS.items()}
+
+PRESETS = {"impala": _IMPALA, "ppo": _PPO, "batch_ppo": _BATCH_PPO}

@@ -1,0 +1,71 @@
+"""The gradient of a mean over sequences, which a CPU adds up part by part.
+
+Activations that leave a CPU's cache cost more than the arithmetic; a part that stays in it
+needs none of them stored for another, nor computed again.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from podracer.agent import Metrics, PyTree
+from podracer.networks import CACHE, SAMPLES
+from podracer.parallel import Average, largest_divisor
+
+
+def mean_gradient(
+    loss: Callable[[PyTree, Any, Any], tuple[jax.Array, Metrics]],
+    params: PyTree,
+    rows: Any,
+    memory: PyTree,
+    count: int,
+    average: Average,
+) -> tuple[PyTree, Metrics]:
+    """The gradient averaged over all cores, and this core's means of what comes with it.
+
+    Args:
+      loss: (params, rows, memory) -> (sum over the batch, a dictionary of such sums).
+      params: what it is differentiated by.
+      rows: [T, B, ...]
+      memory: [B, ...] at row 0.
+      count: what sums are divided by.
+      average: over the learner cores.
+    """
+    sums = gradient_of_sum(loss, params, rows, memory)
+    gradients, metrics = jax.tree.map(lambda x: x / count, sums)
+    gradients = average(gradients)
+    return gradients, metrics | {"gradient_norm": optax.tree.norm(gradients)}
+
+
+def gradient_of_sum(
+    loss: Callable, params: PyTree, rows: Any, memory: PyTree
+) -> tuple[PyTree, Metrics]:
+    """The gradient of a sum over the batch, and the sums that come with it."""
+
+    def at_once(params, rows, memory):
+        return jax.grad(loss, has_aux=True)(params, rows, memory)
+
+    def by_parts(params, rows, memory):
+        length, batch_size = jax.tree.leaves(rows)[0].shape[:2]
+        sequence = sum(x.nbytes for x in jax.tree.leaves(rows)) // batch_size
+        size = largest_divisor(batch_size, min(SAMPLES // length, CACHE // sequence))
+
+        def add(sums, start):
+            def cut(tree, axis):
+                return jax.tree.map(
+                    lambda x: jax.lax.dynamic_slice_in_dim(x, start, size, axis), tree
+                )
+
+            got = at_once(params, cut(rows, axis=1), cut(memory, axis=0))
+            return jax.tree.map(jnp.add, sums, got), None
+
+        shapes = jax.eval_shape(at_once, params, rows, memory)
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        return jax.lax.scan(add, zeros, jnp.arange(0, batch_size, size))[0]
+
+    return jax.lax.platform_dependent(
+        params, rows, memory, cpu=by_parts, default=at_once
+    )

@@ -1,0 +1,106 @@
+"""Every agent: the same on any number of cores, and equal on all of them."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from anakin import training
+from envs_jax import Batched, Catch, Pendulum, TimeLimit, auto_reset
+from podracer import experiment, networks, parallel
+from podracer.agent import Interface
+from podracer.agents import batch_ppo, impala, ppo
+
+pytestmark = pytest.mark.core
+
+NETWORK = networks.Config(hidden_sizes=(8,))
+RECURRENT = dataclasses.replace(NETWORK, memory="gru", memory_size=4)
+NORMALIZED = Interface(normalize_observations=True, normalize_rewards=True)
+PPO = ppo.Config(epochs=2, minibatches=1)
+# One episode of 5 steps in each of the 8 environments, all finished at once.
+BATCH_PPO = batch_ppo.Config(episodes_per_update=8, max_episode_length=5, epochs=3)
+PENDULUM = TimeLimit(Pendulum(), 5)
+CASES = {
+    "ppo": (ppo, PPO, NETWORK, Interface(), Catch()),
+    "ppo-recurrent": (ppo, PPO, RECURRENT, Interface(), Catch()),
+    "ppo-continuous": (ppo, PPO, NETWORK, NORMALIZED, PENDULUM),
+    "impala-continuous": (impala, impala.Config(), NETWORK, NORMALIZED, PENDULUM),
+    "batch_ppo": (batch_ppo, BATCH_PPO, NETWORK, Interface(), PENDULUM),
+}
+
+
+def make(case, **config):
+    module, default, network, interface, environment = CASES[case]
+    agent = experiment.make_agent(
+        module,
+        dataclasses.replace(default, **config),
+        network,
+        environment.observation_spec(),
+        environment.action_spec(),
+        interface,
+    )
+    return agent, Batched(auto_reset(environment))
+
+
+def trained(case, cores, updates=3, unroll_length=4, **config):
+    """The last state on that many cores, after single updates."""
+    agent, environment = make(case, **config)
+    mesh = parallel.make_mesh(cores)
+    state = parallel.over_cores(
+        lambda key, index: training.initial_state(key, index, agent, environment),
+        mesh,
+        (parallel.SHARED, parallel.BATCH),
+        training.LAYOUT,
+    )(jax.random.key(0), jnp.arange(8))
+    unit = training.make_step(agent, environment, unroll_length)
+    step = parallel.over_cores(
+        lambda state: unit(state)[0], mesh, (training.LAYOUT,), training.LAYOUT
+    )
+    for _ in range(updates):
+        state = jax.block_until_ready(step(state))
+    return state
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_any_number_of_cores_learns_the_same(case):
+    one = trained(case, 1).learner.shared
+    for cores in (2, 4, 8):
+        many = trained(case, cores).learner.shared
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5, rtol=1e-4),
+            one,
+            many,
+        )
+        for leaf in jax.tree.leaves(many):
+            copies = [np.asarray(x.data) for x in leaf.addressable_shards]
+            assert all((x == copies[0]).all() for x in copies)
+
+
+def test_cores_shuffle_for_themselves_and_average_every_minibatch():
+    """What N cores do, one can: as N maps over an axis of that name."""
+    config = {"epochs": 2, "minibatches": 2}
+    got = trained("ppo", 4, updates=1, **config).learner.shared.params
+
+    agent, environment = make("ppo", **config)
+
+    def core(index):
+        state = training.initial_state(jax.random.key(0), index, agent, environment)
+        return training.make_step(agent, environment, 4)(state)[0]
+
+    expected = jax.jit(jax.vmap(core, axis_name=parallel.CORE))(
+        jnp.arange(8).reshape(4, 2)
+    ).learner.shared.params
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b[0], atol=1e-5), got, expected
+    )
+
+
+def test_batch_ppo_learns_when_the_episodes_are_there():
+    # Rows 5 and 11 of each environment are LAST: in the second and third trajectory.
+    for updates, learned in ((1, 0), (2, 1), (3, 2)):
+        state = trained("batch_ppo", 2, updates)
+        steps = state.learner.shared.opt_state[0].count
+        assert int(steps) == learned * BATCH_PPO.epochs
+        np.testing.assert_array_equal(state.learner.local.count, [0, 0])
