@@ -27,9 +27,10 @@ def mean_gradient(
     """The gradient averaged over all cores, and this core's means of what comes with it.
 
     Args:
-      loss: (params, rows, memory) -> (sum over the batch, a dictionary of such sums).
+      loss: (params, rows [T, B, ...], memory) -> (sum over the batch, a dictionary of
+        such sums).
       params: what it is differentiated by.
-      rows: [T, B, ...]
+      rows: [B, T, ...], in which a sequence lies together, to be copied at once.
       memory: [B, ...] at row 0.
       count: what sums are divided by.
       average: over the learner cores.
@@ -46,20 +47,19 @@ def gradient_of_sum(
     """The gradient of a sum over the batch, and the sums that come with it."""
 
     def at_once(params, rows, memory):
+        rows = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), rows)
         return jax.grad(loss, has_aux=True)(params, rows, memory)
 
     def by_parts(params, rows, memory):
-        length, batch_size = jax.tree.leaves(rows)[0].shape[:2]
+        batch_size, length = jax.tree.leaves(rows)[0].shape[:2]
         sequence = sum(x.nbytes for x in jax.tree.leaves(rows)) // batch_size
         size = largest_divisor(batch_size, min(SAMPLES // length, CACHE // sequence))
 
         def add(sums, start):
-            def cut(tree, axis):
-                return jax.tree.map(
-                    lambda x: jax.lax.dynamic_slice_in_dim(x, start, size, axis), tree
-                )
-
-            got = at_once(params, cut(rows, axis=1), cut(memory, axis=0))
+            part = jax.tree.map(
+                lambda x: jax.lax.dynamic_slice_in_dim(x, start, size), (rows, memory)
+            )
+            got = at_once(params, *part)
             return jax.tree.map(jnp.add, sums, got), None
 
         shapes = jax.eval_shape(at_once, params, rows, memory)

@@ -50,6 +50,19 @@ class Bandit(Counter):
 
 
 @dataclasses.dataclass(frozen=True)
+class Bandits(Counter):
+    """The same for two choices at once, of 2 and of 3: it pays if both are the last."""
+
+    def step(self, key, state, action):
+        state = state + 1
+        reward = jnp.where(jnp.all(action == jnp.array([1, 2])), 1.0, -1.0)
+        return state, transition(reward, jnp.zeros(1), state >= self.length)
+
+    def action_spec(self) -> Any:
+        return specs.BoundedArray((2,), np.int32, 0, [1, 2])
+
+
+@dataclasses.dataclass(frozen=True)
 class Explosive(Counter):
     """The reward is NaN from a given step of the first episode on."""
 

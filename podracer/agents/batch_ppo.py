@@ -27,10 +27,10 @@ from podracer.agents.batch_ppo_loss import (
     Batch,
     Config,
     adapted,
-    cut,
     estimate,
     make_loss,
     over_time,
+    pieces,
 )
 from podracer.errors import UserError
 from podracer.gradients import mean_gradient
@@ -174,19 +174,19 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
 
     def train(key, shared: Shared, episodes: Trajectory) -> Shared:
         whole = make_batch(shared, episodes)
-        batch = cut(whole, config.chunk_length) if config.chunk_length else whole
-        columns = batch.mask.shape[1]
-        each = config.chunks_per_step if config.chunk_length else columns
-        check_enough(columns, each)
+        batch = pieces(whole, config.chunk_length or length)
+        count = batch.mask.shape[0]
+        each = config.chunks_per_step if config.chunk_length else count
+        check_enough(count, each)
         # A step needs enough pieces on every core: those of mere padding come last.
-        padding = jnp.sum(batch.mask, axis=0) == 0
-        wanted = each * jnp.arange(1, columns // each + 1)
-        enough = wanted <= columns - jnp.sum(padding)
+        padding = jnp.sum(batch.mask, axis=1) == 0
+        wanted = each * jnp.arange(1, count // each + 1)
+        enough = wanted <= count - jnp.sum(padding)
         enough = average(enough.astype(jnp.float32)) == 1.0
 
         def step(carry, index):
             params, opt_state, _ = carry
-            rows = jax.tree.map(lambda x: jnp.take(x, index, axis=1), batch)
+            rows = jax.tree.map(lambda x: jnp.take(x, index, axis=0), batch)
             memory = network.initial_memory(each)  # a piece starts from no memory
             gradients, metrics = mean_gradient(
                 partial(loss, shared.kl_penalty), params, rows, memory, each, average

@@ -180,11 +180,10 @@ def estimate(
     return target, advantage, between.mask
 
 
-def cut(batch: Batch, length: int) -> Batch:
-    """[L, N, ...] as pieces [length, N * L / length, ...]."""
+def pieces(batch: Batch, length: int) -> Batch:
+    """[L, N, ...] as pieces [N * L / length, length, ...]."""
 
     def leaf(x):
-        pieces = x.reshape(-1, length, *x.shape[1:])
-        return jnp.moveaxis(pieces, 1, 0).reshape(length, -1, *x.shape[2:])
+        return jnp.swapaxes(x, 0, 1).reshape(-1, length, *x.shape[2:])
 
     return jax.tree.map(leaf, batch)

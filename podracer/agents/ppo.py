@@ -27,7 +27,6 @@ from podracer.errors import UserError, check_at_least_one, check_range
 from podracer.gradients import mean_gradient
 from podracer.networks import Network
 from podracer.parallel import AVERAGE, Average
-from podracer.policies import Policy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,8 +88,8 @@ class Config:
 class Extras(NamedTuple):
     """What the learner must know of a decision."""
 
-    policy: Policy  # [B] that acted
-    value: jax.Array  # [B] of the timestep, when acting
+    log_mu: jax.Array  # [B] of the action, when acting
+    value: jax.Array  # [B] of the timestep, likewise
 
 
 class Shared(NamedTuple):
@@ -102,11 +101,11 @@ class Shared(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What an update learns from, [T, B, ...]."""
+    """What an update learns from, [T, B, ...]; [B, T, ...] to be shuffled."""
 
     timesteps: dm_env.TimeStep
     action: jax.Array
-    policy: Policy  # that acted
+    log_mu: jax.Array
     value: jax.Array  # when acting
     advantage: jax.Array
     target: jax.Array  # of the value
@@ -142,11 +141,13 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
 
     def actor_step(keys, params, memory, timestep):
         memory, (policy, value) = network.step(params, memory, timestep)
-        return memory, ActorOutput(policy.sample(keys), Extras(policy, value))
+        action = policy.sample(keys)
+        return memory, ActorOutput(action, Extras(policy.log_prob(action), value))
 
     def greedy_actor_step(keys, params, memory, timestep):
         memory, (policy, value) = network.step(params, memory, timestep)
-        return memory, ActorOutput(policy.mode(), Extras(policy, value))
+        action = policy.mode()
+        return memory, ActorOutput(action, Extras(policy.log_prob(action), value))
 
     def last_value(params, trajectory):
         timesteps, _, memory = trajectory
@@ -156,7 +157,7 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
         return network.step(params, memory, last)[1].value
 
     def make_batch(params, trajectory):
-        timesteps, (action, (policy, value)), _ = trajectory
+        timesteps, (action, (log_mu, value)), _ = trajectory
         reward = losses.clip_reward(timesteps.reward, config.reward_clipping)
         timesteps = timesteps._replace(reward=reward)
         between = losses.transitions(timesteps, config.discount_factor)
@@ -166,13 +167,14 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
         if config.normalize_advantages == "trajectory":
             advantage = losses.standardize(advantage, between.mask, average)
         seen = jax.tree.map(lambda x: x[:-1], timesteps)
-        return Batch(seen, action, policy, value, advantage, target, between.mask)
+        return Batch(seen, action, log_mu, value, advantage, target, between.mask)
 
     def learn_minibatch(learning_rate, batch, memory, carry, index):
-        """One step of the optimiser, from the columns `index` of the batch."""
+        """One step of the optimiser, from the sequences `index` of the batch."""
         params, opt_state = carry
-        rows = jax.tree.map(lambda x: jnp.take(x, index, axis=1), batch)
-        memory = jax.tree.map(lambda x: jnp.take(x, index, axis=0), memory)
+        rows, memory = jax.tree.map(
+            lambda x: jnp.take(x, index, axis=0), (batch, memory)
+        )
         if config.normalize_advantages == "minibatch":
             advantage = losses.standardize(rows.advantage, rows.mask, average)
             rows = rows._replace(advantage=advantage)
@@ -194,14 +196,15 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
             steps_before,
             config.total_steps if config.decay_learning_rate else None,
         )
+        batch = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), batch)
         if config.shuffle == "transitions":  # each an unroll of its own
-            batch = jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), batch)
-        columns = batch.mask.shape[1]
-        check_split(columns, config)
+            batch = jax.tree.map(lambda x: x.reshape(-1, 1, *x.shape[2:]), batch)
+        sequences = batch.mask.shape[0]
+        check_split(sequences, config)
         learn = partial(learn_minibatch, learning_rate, batch, memory)
 
         def epoch(number, params, opt_state):
-            order = jax.random.permutation(jax.random.fold_in(key, number), columns)
+            order = jax.random.permutation(jax.random.fold_in(key, number), sequences)
             state, metrics = jax.lax.scan(
                 learn, (params, opt_state), order.reshape(config.minibatches, -1)
             )
@@ -240,8 +243,8 @@ def make_loss(config: Config, network: Network) -> Callable:
 
     def loss(params, batch, memory):
         policy, value = network.unroll(params, memory, batch.timesteps)
-        log_mu = batch.policy.log_prob(batch.action)
-        rho = jnp.exp(policy.log_prob(batch.action) - log_mu)
+        log_rho = policy.log_prob(batch.action) - batch.log_mu
+        rho = jnp.exp(log_rho)
         clipped_rho = jnp.clip(rho, 1.0 - config.clip, 1.0 + config.clip)
         gain = jnp.minimum(rho * batch.advantage, clipped_rho * batch.advantage)
         error = jnp.square(value - batch.target)
@@ -261,7 +264,7 @@ def make_loss(config: Config, network: Network) -> Callable:
             + config.entropy_cost * terms["loss/entropy"]
         )
         terms["rho"] = rho - 1.0
-        terms["kl"] = batch.policy.kl(policy)
+        terms["kl"] = rho - 1.0 - log_rho  # of the samples alone, without bias
         terms["clipped"] = (jnp.abs(rho - 1.0) > config.clip).astype(jnp.float32)
         sums = {name: jnp.sum(batch.mask * term) for name, term in terms.items()}
         sums["rho"] += batch.mask.size  # of a void transition 1
@@ -270,12 +273,12 @@ def make_loss(config: Config, network: Network) -> Callable:
     return loss
 
 
-def check_split(columns: int, config: Config) -> None:
+def check_split(sequences: int, config: Config) -> None:
     """Raises UserError where minibatches would not be equal."""
-    if columns % config.minibatches:
+    if sequences % config.minibatches:
         what = "environments" if config.shuffle == "unrolls" else "transitions"
         raise UserError(
-            f"minibatches is {config.minibatches}, which does not divide the {columns} "
+            f"minibatches is {config.minibatches}, which does not divide the {sequences} "
             f"{what} of each core (batch_size over the cores that learn"
             f"{', times unroll_length' if what == 'transitions' else ''}): choose a divisor"
         )

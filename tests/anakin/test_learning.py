@@ -3,17 +3,19 @@
 import statistics
 
 import numpy as np
+import pytest
 
 import anakin
 import envs_jax
-from podracer import networks
-from podracer.agents import impala
-from tests.environments import Bandit
+from podracer import experiment, networks
+from podracer.agents import batch_ppo, impala, ppo
+from podracer.agents.presets import PRESETS
+from tests.environments import Bandit, Bandits
 
 
-def learn(environment, network, config, seed=0, **options):
+def learn(environment, network, config, seed=0, module=impala, **options):
     """Trains and evaluates: the last metrics, and returns of 100 greedy episodes."""
-    agent = impala.make_agent(
+    agent = module.make_agent(
         config,
         networks.actor_critic(
             environment.observation_spec(), environment.action_spec(), network
@@ -28,18 +30,34 @@ def learn(environment, network, config, seed=0, **options):
     return metrics | {"training_seconds": seconds}, evaluation.episode_return
 
 
-def test_a_bandit_at_discount_0():
+AT_DISCOUNT_0 = {
+    impala: impala.Config(discount_factor=0.0, learning_rate=0.01),
+    ppo: ppo.Config(discount_factor=0.0, learning_rate=0.01),
+    batch_ppo: batch_ppo.Config(
+        discount_factor=0.0,
+        learning_rate=0.01,
+        episodes_per_update=16,
+        max_episode_length=5,
+        epochs=10,
+    ),
+}
+
+
+@pytest.mark.parametrize("module", AT_DISCOUNT_0, ids=lambda x: x.__name__[16:])
+@pytest.mark.parametrize("environment", [Bandit(), Bandits()], ids=["one", "several"])
+def test_a_bandit_at_discount_0(environment, module):
     """Rewards paired with the wrong actions leave no signal here (at 0.99 they do)."""
     _, returns = learn(
-        Bandit(),
+        environment,
         networks.Config(hidden_sizes=(8,)),
-        impala.Config(discount_factor=0.0, learning_rate=0.01),
+        AT_DISCOUNT_0[module],
+        module=module,
         batch_size=16,
         unroll_length=8,
         total_steps=20_000,
         cores=1,
     )
-    assert returns.mean() == 5.0  # random play gets 0
+    assert returns.mean() == 5.0  # random play gets less than 0
 
 
 def test_catch_in_less_than_20_seconds():
@@ -75,13 +93,15 @@ def test_cartpole_with_five_seeds():
     assert min(means) >= 475.0
 
 
-def test_only_a_memory_solves_the_memory_chain():
+@pytest.mark.parametrize("module", [impala, ppo], ids=["impala", "ppo"])
+def test_only_a_memory_solves_the_memory_chain(module):
     means = {}
     for memory in ("none", "lstm"):
         _, returns = learn(
             envs_jax.make("memory-chain"),
             networks.Config(hidden_sizes=(32,), memory=memory, memory_size=32),
-            impala.Config(learning_rate=3e-3, entropy_cost=0.01),
+            module.Config(learning_rate=3e-3, entropy_cost=0.01),
+            module=module,
             batch_size=64,
             unroll_length=12,
             total_steps=300_000,
@@ -90,3 +110,28 @@ def test_only_a_memory_solves_the_memory_chain():
         means[memory] = np.mean(returns)
     assert means["lstm"] > 0.95
     assert abs(means["none"]) < 0.5
+
+
+def test_pendulum_swings_up():
+    """Random play gets about -1,200; the full run is in benchmarks.learning."""
+    environment, preset = envs_jax.make("pendulum"), PRESETS["ppo"]["continuous"]
+    agent = experiment.make_agent(
+        ppo,
+        experiment.for_run(preset.config, 300_000),
+        preset.network,
+        environment.observation_spec(),
+        environment.action_spec(),
+        preset.interface,
+    )
+    run = anakin.train(
+        agent,
+        environment,
+        batch_size=preset.batch_size,
+        unroll_length=preset.unroll_length,
+        total_steps=300_000,
+        cores=2,
+    )
+    for state, _ in run:
+        pass
+    evaluation = anakin.evaluate(agent, agent.actor_params(state.learner), environment)
+    assert evaluation.episode_return.mean() >= -300

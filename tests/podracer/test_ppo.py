@@ -111,14 +111,14 @@ def constant_network(logits, value):
     )
 
 
-def batch_of(advantage, acting_logits=(0.0, 0.0), target=1.0, value=0.0, mask=1.0):
-    """One transition, action 0."""
+def batch_of(advantage, target=1.0, value=0.0, mask=1.0):
+    """One transition by action 0, which had a probability of a half."""
     one = jnp.ones((1, 1))
     timesteps = dm_env.TimeStep(jnp.full((1, 1), MID), one, one, one)
     return ppo.Batch(
         timesteps,
         jnp.zeros((1, 1), jnp.int32),
-        Categorical(jnp.float32(acting_logits).reshape(1, 1, 2)),
+        math.log(0.5) * one,
         value * one,
         advantage * one,
         target * one,
@@ -141,7 +141,7 @@ def test_the_loss_by_hand(advantage, gain):
         network.init(None), batch_of(advantage), ()
     )
     entropy = -0.8 * math.log(0.8) - 0.2 * math.log(0.2)
-    kl = 0.5 * math.log(0.5 / 0.8) + 0.5 * math.log(0.5 / 0.2)
+    kl = 0.6 - math.log(1.6)
     assert float(terms["loss/policy"]) == pytest.approx(-gain, abs=1e-5)
     assert float(terms["loss/value"]) == pytest.approx(0.125)
     assert float(terms["rho"]) == pytest.approx(1.6, abs=1e-5)
@@ -180,11 +180,9 @@ def test_what_was_decided_at_last_changes_nothing(normalize):
     over = trajectory.timesteps.last()[:-1]
     assert over.any()
     action, extras = trajectory.outputs
-    logits = jnp.where(over[..., None], 9.0, extras.policy.logits)
+    log_mu = jnp.where(over, -9.0, extras.log_mu)
     changed = trajectory._replace(
-        outputs=ActorOutput(
-            jnp.where(over, 2, action), extras._replace(policy=Categorical(logits))
-        )
+        outputs=ActorOutput(jnp.where(over, 2, action), extras._replace(log_mu=log_mu))
     )
     a, b = (learned(agent, x)[0].shared for x in (trajectory, changed))
     assert_close(a.params, b.params, atol=1e-6)

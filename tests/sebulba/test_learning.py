@@ -8,12 +8,16 @@ import anakin
 import envs_jax
 import sebulba
 from podracer import networks, parallel
-from podracer.agents import AGENTS, impala
+from podracer.agents import AGENTS, batch_ppo, impala, ppo
 from sebulba import actor, cores, host_environments
 from sebulba.learner import Learner
 
 CONFIGS = {
-    "impala": impala.Config(learning_rate=2e-3, entropy_cost=0.01, total_steps=400_000)
+    "impala": impala.Config(learning_rate=2e-3, entropy_cost=0.01, total_steps=400_000),
+    "ppo": ppo.Config(learning_rate=1e-3, total_steps=400_000),
+    "batch_ppo": batch_ppo.Config(
+        episodes_per_update=40, max_episode_length=10, learning_rate=3e-3, epochs=10
+    ),
 }
 
 

@@ -1,0 +1,70 @@
+"""A virtual environment for each peer, of exactly these versions, made when first needed.
+
+They lie in ~/.cache/podracer-benchmarks (about 1 GB each, 2 GB for sb3). Nothing is ever
+installed where podracer is.
+"""
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+FOLDER = Path.home() / ".cache" / "podracer-benchmarks"
+SECONDS = 1_800  # to make one: 1 minute, or many where the network is slow
+JAX = ("jax==0.10.2", "jaxlib==0.10.2", "flax==0.12.8", "optax==0.2.8", "numpy==2.4.6")
+PINS = {
+    "rejax": (
+        *("rejax==0.1.3", "gymnax==0.0.9", "distrax==0.1.9", "chex==0.1.92", *JAX),
+        "tfp-nightly==0.26.0.dev20261027",  # distrax asks for some nightly
+    ),
+    "brax": (
+        *("brax==0.14.2", "orbax-checkpoint==0.12.8", "jaxopt==0.8.5", *JAX),
+        *("mujoco==4.0.0", "mujoco-mjx==3.17.0"),
+    ),
+    "sb3": (
+        *("stable-baselines3==2.9.2", "torch==2.13.0", "numpy==2.4.6"),
+        *("gymnasium==1.4.0", "envpool==1.2.5", "envpool-assets==0.3.0"),
+    ),
+}
+
+
+def python_of(peer: str) -> Path:
+    """The interpreter of a peer's environment, made first if it is not there as pinned."""
+    folder = FOLDER / peer
+    python, record = folder / "bin" / "python", folder / "pins.txt"
+    pins = "\n".join((sys.version, *PINS[peer]))
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with open(FOLDER / f"{peer}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another seed may be making it
+        if not record.exists() or record.read_text() != pins:
+            print(f"installing {peer} into {folder} (minutes)", file=sys.stderr)
+            shutil.rmtree(folder, ignore_errors=True)
+            _run(sys.executable, "-m", "venv", folder)
+            _run(
+                *(python, "-m", "pip", "install", "--quiet", "--only-binary", ":all:"),
+                *PINS[peer],
+            )
+            record.write_text(pins)
+    return python
+
+
+def clean_environment(**settings: str) -> dict[str, str]:
+    """This process's variables without those that change what a peer computes with."""
+    prefixes = ("JAX_", "XLA_", "PYTHON", "OMP_", "MKL_")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(prefixes)}
+    return kept | settings
+
+
+def _run(*command) -> None:
+    result = subprocess.run(
+        list(map(str, command)),
+        env=clean_environment(PIP_DISABLE_PIP_VERSION_CHECK="1"),
+        timeout=SECONDS,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if result.returncode:
+        raise RuntimeError(f"{' '.join(map(str, command))}\n{result.stderr[-2_000:]}")

@@ -1,0 +1,105 @@
+"""What XLA reaches on this machine of the arithmetic that PPO cannot do without.
+
+    JAX_NUM_CPU_DEVICES=2 python floor.py [SECONDS]
+
+Plain JAX, nothing of podracer's. FLOP/s of the product of [rows, 64] and [64, 64] and of
+the two products of its gradient, and tanh/s, of all devices together, in loops whose data
+stay in cache. As one line of JSON, by rows and by what is computed.
+"""
+
+import json
+import math
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+
+ROWS = (128, 256, 512, 1_024, 2_048)
+UNITS = 64
+
+
+def forward(x, g, w):
+    """y = x w, which is the next x."""
+    return x @ w, g, w
+
+
+def input_gradient(x, g, w):
+    """dx = g w', which is the next g."""
+    return x, jax.lax.dot_general(g, w, (((1,), (1,)), ((), ()))), w
+
+
+def weight_gradient(x, g, w):
+    """dw = x' g; one of its rows goes into the next g, or a loop would do this once."""
+    w = jax.lax.dot_general(x, g, (((0,), (0,)), ((), ())))
+    return x, g.at[0].set(w[0]), w
+
+
+def weight_gradient_transposed(x, g, w):
+    """The same of x' written out first: another kernel of XLA's, mostly a faster one."""
+    w = jax.lax.optimization_barrier(x.T) @ g
+    return x, g.at[0].set(w[0]), w
+
+
+def tanh(x, g, w):
+    return jnp.tanh(x), g, w
+
+
+def seconds_of(body, rows: int, seconds: float) -> float:
+    """Of one call of `body` on every device, the shortest of several loops."""
+    mesh = Mesh(jax.devices(), "core")
+    spec = PartitionSpec("core")
+
+    def loop(data, times):
+        # Twice, there and back, or each result would be copied to where it came from.
+        return jax.lax.fori_loop(0, times, lambda _, data: body(*body(*data)), data)
+
+    call = jax.jit(
+        jax.shard_map(
+            *(loop,),
+            mesh=mesh,
+            in_specs=(spec, PartitionSpec()),
+            out_specs=spec,
+            check_vma=False,
+        ),
+        donate_argnums=0,
+    )
+    count = mesh.size
+    rotation = jnp.linalg.qr(jax.random.normal(jax.random.key(0), (UNITS, UNITS)))[0]
+    x = jax.random.normal(jax.random.key(1), (count * rows, UNITS))
+    # Products with a rotation keep their size; so do those with orthogonal columns.
+    x = jnp.linalg.qr(x.reshape(count, rows, UNITS))[0].reshape(x.shape)
+    data = (x, x + 0.0, jnp.tile(rotation, (count, 1)))
+    times, best, stop = 16, math.inf, None
+    while stop is None or time.perf_counter() < stop:
+        started = time.perf_counter()
+        data = jax.block_until_ready(call(data, times))
+        took = time.perf_counter() - started
+        if stop is None and took < seconds / 10:  # so that starting a loop is nothing
+            times *= 2
+        elif stop is None:
+            stop = time.perf_counter() + seconds
+        else:
+            best = min(best, took / times / 2)
+    return best
+
+
+def main(seconds: float) -> None:
+    products = (forward, input_gradient, weight_gradient, weight_gradient_transposed)
+    work = {body: 2 * UNITS**2 for body in products} | {tanh: UNITS}  # a row
+    rates = {
+        rows: {
+            body.__name__: count
+            * rows
+            * jax.device_count()
+            / seconds_of(body, rows, seconds)
+            for body, count in work.items()
+        }
+        for rows in ROWS
+    }
+    print(json.dumps({"devices": jax.device_count(), "rates": rates}))
+
+
+if __name__ == "__main__":
+    main(*map(float, sys.argv[1:]))
