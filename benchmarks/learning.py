@@ -92,12 +92,14 @@ class Config:
 
 def run(task: Task, seed: int, folder: Path) -> None:
     """Trains into the folder, unless a run has been finished there."""
-    if (folder / "curve.png").exists():
+    done = folder / "done"
+    if done.exists():
         return
     architecture, *flags = shlex.split(task.command)
     command = [sys.executable, "-m", architecture, "train", *flags]
     command += ["--seed", str(seed), "--run", str(folder), "--overwrite", "--quiet"]
     subprocess.run(command, check=True, timeout=HOURS * 3600)
+    done.touch()
 
 
 def curve(folder: Path) -> list[tuple[float, float]]:

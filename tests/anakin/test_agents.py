@@ -2,14 +2,16 @@
 
 import dataclasses
 
+import dm_env
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import anakin
 from anakin import training
 from envs_jax import Batched, Catch, Pendulum, TimeLimit, auto_reset
-from podracer import experiment, networks, parallel
+from podracer import experiment, networks, parallel, tally
 from podracer.agent import Interface
 from podracer.agents import batch_ppo, impala, ppo
 
@@ -104,3 +106,28 @@ def test_batch_ppo_learns_when_the_episodes_are_there():
         steps = state.learner.shared.opt_state[0].count
         assert int(steps) == learned * BATCH_PPO.epochs
         np.testing.assert_array_equal(state.learner.local.count, [0, 0])
+
+
+@pytest.mark.parametrize("length", [6, 1000])
+def test_an_episode_longer_than_the_memory_stops_the_run(length):
+    agent, _ = make("batch_ppo")
+    run = anakin.train(
+        agent,
+        TimeLimit(Pendulum(), length),
+        batch_size=8,
+        unroll_length=4,
+        total_steps=1_000,
+        cores=1,
+    )
+    with pytest.raises(FloatingPointError, match="longer than the agent's memory"):
+        list(run)
+
+
+def test_an_observation_that_is_not_finite_is_named():
+    nothing = jnp.float32(jnp.nan)
+    observation = {"a": jnp.ones((2, 3)), "b": jnp.full((2, 3), nothing)}
+    zeros = jnp.zeros((2, 3))
+    given = tally.given(dm_env.TimeStep(zeros, zeros, zeros, observation))
+    counted = tally.add(tally.initial_state(given), given, jnp.uint32(7))
+    with pytest.raises(FloatingPointError, match="update 7: .* an observation"):
+        tally.stop_if_not_finite(counted.failures)
