@@ -115,7 +115,20 @@ _TASKS = {
 _PENDULUM = batch_ppo.Config(
     max_episode_length=200, chunk_length=50, chunks_per_step=20
 )
+# Ours, for a million steps of MuJoCo: smaller batches, and none of the quirks that matter.
+_MUJOCO = batch_ppo.Config(
+    episodes_per_update=8,
+    discount_factor=0.99,
+    gae_lambda=0.95,
+    padding_in_bootstrap=False,
+    bootstrap_on_truncation=True,
+    learning_rate=3e-4,
+    value_learning_rate=1e-3,
+    epochs=10,
+    chunk_length=50,
+)
 _BATCH_PPO = {
+    "mujoco": _batch_ppo(_MUJOCO, 8, _HEAD),
     "paper": _batch_ppo(_PAPER, 10, _HEAD_1_0),
     "v1": _batch_ppo(_CONFIG_1_0, 10, _HEAD_1_0),
     "head": _batch_ppo(batch_ppo.Config(), 30, _HEAD),
