@@ -90,6 +90,8 @@ class Config:
     """runs of each task, from seed 0"""
     out: Path = Path("runs/learning")
     """folder of the runs and pictures"""
+    beside: tuple[Path, ...] = ()
+    """curves of peers/sb3_halfcheetah.py, to be drawn beside those of cheetah"""
 
 
 def run(task: Task, seed: int, folder: Path) -> None:
@@ -138,6 +140,15 @@ def picture(tasks: list[Task], config: Config, path: Path) -> None:
                 alpha=0.7,
                 label=task.name if seed == 0 else None,
             )
+    for path in config.beside if tasks[0].group == "cheetah" else ():
+        rows = list(metrics.read(path))
+        axes.plot(
+            [row["steps"] for row in rows],
+            [row["mean_return"] for row in rows],
+            color="grey",
+            alpha=0.7,
+            label="PPO of stable-baselines3" if path == config.beside[0] else None,
+        )
     axes.set_xlabel("environment steps")
     axes.set_ylabel("mean return of finished episodes")
     axes.legend()
