@@ -140,14 +140,14 @@ def picture(tasks: list[Task], config: Config, path: Path) -> None:
                 alpha=0.7,
                 label=task.name if seed == 0 else None,
             )
-    for path in config.beside if tasks[0].group == "cheetah" else ():
-        rows = list(metrics.read(path))
+    for other in config.beside if tasks[0].group == "cheetah" else ():
+        rows = list(metrics.read(other))
         axes.plot(
             [row["steps"] for row in rows],
             [row["mean_return"] for row in rows],
             color="grey",
             alpha=0.7,
-            label="PPO of stable-baselines3" if path == config.beside[0] else None,
+            label="PPO of stable-baselines3" if other == config.beside[0] else None,
         )
     axes.set_xlabel("environment steps")
     axes.set_ylabel("mean return of finished episodes")
