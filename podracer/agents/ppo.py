@@ -208,14 +208,14 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
             state, metrics = jax.lax.scan(
                 learn, (params, opt_state), order.reshape(config.minibatches, -1)
             )
-            metrics = jax.tree.map(jnp.mean, metrics)
-            if config.max_kl < math.inf:  # all cores go on, or none
-                metrics["kl"] = average(metrics["kl"])
-            return number + 1, *state, metrics
+            return number + 1, *state, jax.tree.map(jnp.mean, metrics)
 
         def goes_on(carry):
             number, *_, metrics = carry
-            return (number < config.epochs) & (metrics["kl"] <= config.max_kl)
+            if config.max_kl == math.inf:
+                return number < config.epochs
+            # All cores go on or none does, even where one has seen a NaN.
+            return (number < config.epochs) & (average(metrics["kl"]) <= config.max_kl)
 
         first = epoch(0, shared.params, shared.opt_state)
         epochs, params, opt_state, metrics = jax.lax.while_loop(

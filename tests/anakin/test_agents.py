@@ -1,6 +1,7 @@
 """Every agent: the same on any number of cores, and equal on all of them."""
 
 import dataclasses
+import math
 
 import dm_env
 import jax
@@ -14,6 +15,7 @@ from envs_jax import Batched, Catch, Pendulum, TimeLimit, auto_reset
 from podracer import experiment, networks, parallel, tally
 from podracer.agent import Interface
 from podracer.agents import batch_ppo, impala, ppo
+from tests.environments import Counter
 
 pytestmark = pytest.mark.core
 
@@ -120,6 +122,32 @@ def test_an_episode_longer_than_the_memory_stops_the_run(length):
         cores=1,
     )
     with pytest.raises(FloatingPointError, match="longer than the agent's memory"):
+        list(run)
+
+
+@dataclasses.dataclass(frozen=True)
+class Faulty(Counter):
+    """Some of its copies observe NaN."""
+
+    def initial_state(self, key):
+        state, timestep = super().initial_state(key)
+        fault = jnp.where(jax.random.uniform(key) < 0.2, jnp.nan, 0.0)
+        return state, timestep._replace(observation=timestep.observation + fault)
+
+
+@pytest.mark.parametrize("max_kl", [math.inf, 0.1])
+def test_a_nan_on_one_core_keeps_no_other_waiting(max_kl):
+    environment = Faulty()
+    agent = ppo.make_agent(
+        dataclasses.replace(PPO, max_kl=max_kl),
+        networks.actor_critic(
+            environment.observation_spec(), environment.action_spec(), NETWORK
+        ),
+    )
+    run = anakin.train(
+        agent, environment, batch_size=8, unroll_length=4, total_steps=1_000, cores=8
+    )
+    with pytest.raises(FloatingPointError, match="observation that is not finite"):
         list(run)
 
 
