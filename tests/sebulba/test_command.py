@@ -51,6 +51,17 @@ def test_a_run_reports_speed_lag_and_who_waited(tmp_path):
     assert "the learner waited" in output.splitlines()[-1]
 
 
+def test_continuous_actions_of_a_simulator(tmp_path, monkeypatch):
+    arguments = "--agent ppo --preset mujoco --env HalfCheetah-v4 --total-steps 4096"
+    faster = "--agent.epochs 1 --agent.minibatches 2 --actor-cores 1 --learner-cores 1"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command.parallel, "use_cpu_cores", lambda count: None)
+    command.train(f"{arguments} {faster} --quiet --run run".split())
+    row = rows_of(tmp_path / "run")[-1]
+    assert row.keys() <= VOCABULARY.keys()
+    assert row["steps"] == 4096 and row["observation_scale"] > 0
+
+
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)]
 )
@@ -76,7 +87,8 @@ def test_a_signal_ends_a_run_within_5_seconds(number, code, tmp_path):
     [
         (["--env", "Pongg-v5"], "did you mean 'Pong-v5'?"),
         (["--env", "jax:cach"], "did you mean 'catch'?"),
-        (["--env", "Pendulum-v1"], "only discrete"),
+        (["--agent", "ppo", "--agent.minibatches", "7"], "minibatches is 7"),
+        (["--interface.scale-observations"], "observation_spec has bounds"),
         (["--actor-cores", "9"], "actor_cores is 9"),
         (["--batch-size", "7", "--updates-per-trajectory", "2"], "batch_size is 7"),
         (["--late", "never"], "--late"),
