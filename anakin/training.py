@@ -179,15 +179,21 @@ def train(
     if updates_per_call is None:
         updates_per_call = max(1, min(total_updates // 100, 4_000_000 // steps))
     check_at_least_one(updates_per_call=updates_per_call)
-    return iterate(call, state, steps, total_updates, updates_per_call)
+    # Traced here, so that an agent can refuse before anything is begun.
+    lowered = call.lower(state, jnp.uint32(1))
+    return iterate(lowered, state, steps, total_updates, updates_per_call)
 
 
 def iterate(
-    call: Callable, state: State, steps: int, total_updates: int, updates_per_call: int
+    lowered: jax.stages.Lowered,
+    state: State,
+    steps: int,
+    total_updates: int,
+    updates_per_call: int,
 ) -> Iterator[tuple[State, dict[str, float]]]:
     """Calls until `total_updates` are done, each of them `steps` environment steps."""
     started = time.perf_counter()
-    call = call.lower(state, jnp.uint32(1)).compile()
+    call = lowered.compile()
     compile_seconds = time.perf_counter() - started
     for done in range(0, total_updates, updates_per_call):
         updates = min(updates_per_call, total_updates - done)

@@ -58,6 +58,8 @@ def test_a_run_leaves_its_configuration_metrics_and_curve(tmp_path):
         (["train", "--agent.discount-factor", "1.5"], "discount_factor is 1.5"),
         (["train", "--agent.learning-rate", "nan"], "learning_rate is nan"),
         (["train", "--network.hidden-sizes", "0"], "hidden_sizes"),
+        (["train", "--agent", "ppo", "--agent.minibatches", "7"], "minibatches is 7"),
+        (["train", "--interface.normalize-rewards", "--env", "pendulom"], "pendulum"),
     ],
     ids=lambda x: " ".join(x) if isinstance(x, list) else "",
 )

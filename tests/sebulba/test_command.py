@@ -87,7 +87,6 @@ def test_a_signal_ends_a_run_within_5_seconds(number, code, tmp_path):
     [
         (["--env", "Pongg-v5"], "did you mean 'Pong-v5'?"),
         (["--env", "jax:cach"], "did you mean 'catch'?"),
-        (["--agent", "ppo", "--agent.minibatches", "7"], "minibatches is 7"),
         (["--interface.scale-observations"], "observation_spec has bounds"),
         (["--actor-cores", "9"], "actor_cores is 9"),
         (["--batch-size", "7", "--updates-per-trajectory", "2"], "batch_size is 7"),
