@@ -225,9 +225,8 @@ def test_an_update_ends_early_by_its_divergence():
     # the first epoch is on-policy: only the second's divergence can be too great
     assert float(metrics["epochs"]) == 2.0
     expected, _ = learned(make(dataclasses.replace(config, epochs=2, max_kl=math.inf)))
-    jax.tree.map(
-        np.testing.assert_array_equal, after.shared.params, expected.shared.params
-    )
+    # Two programs, which round as they like; an epoch more or less moves by 0.1.
+    assert_close(after.shared.params, expected.shared.params, atol=1e-6)
 
 
 def test_normalised_advantages_do_not_see_the_scale_of_rewards():
