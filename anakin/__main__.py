@@ -9,8 +9,10 @@ from typing import Any
 
 import anakin
 import envs_jax
+from envs_jax import adapters
 from podracer import command, experiment, networks, parallel
 from podracer.agent import Interface
+from podracer.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,12 +49,10 @@ class Train:
 def train(argv: Sequence[str]) -> None:
     """Trains as the flags say and leaves a run folder."""
     chosen = experiment.choose_agent(argv, unroll_length=16, batch_size=64)
-    env = command.choose(
-        argv, "env", envs_jax.ENVIRONMENTS, "catch", "where the agent acts"
-    )
+    env = choose_environment(argv)
     default = Train(
         chosen.numbers.config,
-        envs_jax.ENVIRONMENTS[env.name](),
+        envs_jax.ENVIRONMENTS.get(env.name, adapters.Options)(),
         network=chosen.numbers.network,
         interface=chosen.numbers.interface,
         unroll_length=chosen.numbers.unroll_length,
@@ -61,7 +61,7 @@ def train(argv: Sequence[str]) -> None:
     config = command.parse(default, argv, "anakin train", (*chosen.flags, env))
     cpus = parallel.largest_divisor(config.batch_size, os.cpu_count() or 1)
     parallel.use_cpu_cores(cpus if config.cores is None else config.cores)
-    environment = envs_jax.make(env.name, **dataclasses.asdict(config.env))
+    environment = make_environment(env.name, config.env)
     agent = experiment.make_agent(
         chosen.module,
         experiment.for_run(config.agent, config.total_steps),
@@ -81,6 +81,23 @@ def train(argv: Sequence[str]) -> None:
         cores=config.cores,
     )
     experiment.keep(updates, config, chosen.name, env.name)
+
+
+def choose_environment(argv: Sequence[str]) -> command.Choice:
+    """One of ours, or LIBRARY:NAME, which no list here knows. Raises UserError."""
+    help = "where the agent acts; or LIBRARY:NAME, as gymnax:CartPole-v1"
+    env = command.choose(argv, "env", (), "catch", help)
+    if ":" in env.name:
+        return env
+    return command.choose(argv, "env", envs_jax.ENVIRONMENTS, "catch", help)
+
+
+def make_environment(name: str, options: Any) -> Any:
+    """Raises UserError for an unknown name, or a library that is not there."""
+    try:
+        return envs_jax.make(name, **dataclasses.asdict(options))
+    except ValueError as error:
+        raise UserError(str(error)) from error
 
 
 COMMANDS = {"train": train}

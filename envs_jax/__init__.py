@@ -4,6 +4,7 @@ import difflib
 import inspect
 from collections.abc import Iterable
 
+from envs_jax import adapters
 from envs_jax.cartpole import CartPole
 from envs_jax.catch import Catch
 from envs_jax.conformance import ProtocolError, check, check_structure
@@ -44,19 +45,35 @@ def make(name: str, **options) -> Environment:
     """The environment of that name, cut off at its class's `time_limit` if it has one.
 
     Args:
-      name: a key of `ENVIRONMENTS`.
-      **options: the environment's own, as `columns` of Catch.
+      name: a key of `ENVIRONMENTS`, or LIBRARY:NAME as "gymnax:CartPole-v1", of one of
+        `adapters.LIBRARIES`.
+      **options: the environment's own, as `columns` of Catch; of a library's environment
+        `time_limit`, and what its constructor takes.
 
     Raises:
-      ValueError: no environment has that name, or this one has no such option.
+      ValueError: no environment has that name, this one has no such option, or its
+        library is not installed.
     """
-    _require("environment", name, ENVIRONMENTS)
-    constructor = ENVIRONMENTS[name]
-    for option in options:
-        _require(f"option of {name}", option, inspect.signature(constructor).parameters)
-    environment = constructor(**options)
+    if ":" in name:
+        environment = _from_library(name, options)
+    else:
+        _require("environment", name, ENVIRONMENTS)
+        constructor = ENVIRONMENTS[name]
+        known = inspect.signature(constructor).parameters
+        for option in options:
+            _require(f"option of {name}", option, known)
+        environment = constructor(**options)
     limit = getattr(environment, "time_limit", None)
     return environment if limit is None else TimeLimit(environment, limit)
+
+
+def _from_library(name: str, options: dict) -> Environment:
+    library, _, inner = name.partition(":")
+    _require("library", library, adapters.LIBRARIES)
+    adapters.Options(options.get("time_limit"))  # checks it
+    adapter = adapters.load(library)
+    _require(f"environment of {library}", inner, adapter.names())
+    return adapter.make(inner, **options)
 
 
 def _require(what: str, name: str, known: Iterable[str]) -> None:

@@ -1,0 +1,92 @@
+"""Jumanji's environments (arXiv:2306.09884), whose timesteps are dm_env's already."""
+
+import dataclasses
+from typing import Any
+
+import dm_env
+import jax
+import numpy as np
+
+from envs_jax.adapters import trees
+from envs_jax.environment import Key, timestep
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Jumanji:
+    """`Jumanji(jumanji.make("Snake-v1"))`: one episode of it.
+
+    Observations are Jumanji's NamedTuples, action masks and counts of steps among them;
+    what it calls extras is left out. Most of its environments call their own time limit
+    a termination, with discount 0: a shorter `time_limit`, applied by `make`, is none.
+    """
+
+    environment: Any
+    time_limit: int | None = None
+
+    def initial_state(self, key: Key) -> tuple[Any, dm_env.TimeStep]:
+        state, first = self.environment.reset(trees.raw_key(key))
+        return trees.arrays(state), _ours(first)
+
+    def step(
+        self, key: Key, state: Any, action: jax.Array
+    ) -> tuple[Any, dm_env.TimeStep]:
+        del key  # there is one in the state if it is needed
+        after, timestep = self.environment.step(state, action)
+        return trees.as_before(after, state), _ours(timestep)
+
+    def observation_spec(self) -> Any:
+        """Integers are quantities: Jumanji calls even a count of steps discrete."""
+        spec = _call(self.environment.observation_spec)
+        first = jax.eval_shape(self.initial_state, jax.random.key(0))[1]
+        return jax.tree_util.tree_map_with_path(
+            lambda path, x: trees.array_spec(x, _bounds(_find(spec, path))),
+            first.observation,
+        )
+
+    def action_spec(self) -> Any:
+        spec = _call(self.environment.action_spec)
+        if not spec.shape and hasattr(spec, "num_values"):
+            return trees.choice_spec(spec.num_values)
+        low, high = _bounds(spec)
+        if np.issubdtype(spec.dtype, np.integer):
+            low, high = np.asarray(low), np.asarray(high)
+            return dm_env.specs.BoundedArray(spec.shape, np.int32, low, high, "action")
+        return trees.numbers_spec(spec.shape, low, high)
+
+
+def names() -> list[str]:
+    import jumanji
+
+    return list(jumanji.registered_environments())
+
+
+def make(name: str, time_limit: int | None = None, **options: Any) -> Jumanji:
+    """The environment of that name; `options` are its constructor's."""
+    import jumanji
+
+    return Jumanji(jumanji.make(name, **options), time_limit)
+
+
+def _ours(theirs: Any) -> dm_env.TimeStep:
+    return timestep(
+        theirs.step_type,
+        theirs.reward,
+        theirs.discount,
+        trees.arrays(theirs.observation),
+    )
+
+
+def _call(spec: Any) -> Any:
+    """Specs are properties since Jumanji 1.0, and were methods."""
+    return spec() if callable(spec) else spec
+
+
+def _find(spec: Any, path: tuple) -> Any:
+    """The part of a nested spec that describes the leaf at `path`, or None."""
+    for entry in path:
+        spec = getattr(spec, str(getattr(entry, "name", entry)), None)
+    return spec
+
+
+def _bounds(spec: Any) -> tuple[Any, Any] | None:
+    return (spec.minimum, spec.maximum) if hasattr(spec, "minimum") else None
