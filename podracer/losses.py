@@ -1,4 +1,4 @@
-"""Returns and losses over [T, B], and the one place that masks LAST -> FIRST.
+"""Returns and losses over [T, B], and the one place that masks what is void.
 
 `x_tm1` is before, `x_t` after the transition at t.
 """
@@ -15,20 +15,22 @@ from podracer.parallel import Average
 
 
 class Transitions(NamedTuple):
-    """The T transitions between T + 1 timesteps; those from LAST to FIRST are void."""
+    """The T transitions between T + 1 timesteps; those from LAST, or to FIRST, are void."""
 
     reward: jax.Array  # [T, B] r_t
     discount: jax.Array  # [T, B] the environment's discount times the agent's
-    mask: jax.Array  # [T, B] 1.0, or 0.0 where timesteps[t] was LAST
+    mask: jax.Array  # [T, B] 1.0, or 0.0 where the transition is void
 
 
 def transitions(timesteps: dm_env.TimeStep, discount_factor: float) -> Transitions:
     """What lies between timesteps [T + 1, B].
 
     A terminated episode ends with discount 0. A truncated one keeps its discount, so it
-    is bootstrapped from the value of its last observation.
+    is bootstrapped from the value of its last observation. So is one that was lost before
+    its end (`HostEnvironment`): there FIRST follows MID.
     """
-    mask = 1.0 - timesteps.last()[:-1].astype(jnp.float32)
+    void = timesteps.last()[:-1] | timesteps.first()[1:]
+    mask = 1.0 - void.astype(jnp.float32)
     return Transitions(
         reward=mask * timesteps.reward[1:],
         discount=mask * timesteps.discount[1:] * discount_factor,
@@ -79,9 +81,7 @@ def vtrace(
     return VTrace(target, jnp.minimum(clip_pg_rho, rho) * (q - v_tm1))
 
 
-def gae(
-    values: jax.Array, timesteps: dm_env.TimeStep, between: Transitions, lambda_: float
-) -> jax.Array:
+def gae(values: jax.Array, between: Transitions, lambda_: float) -> jax.Array:
     """Generalised advantages (Schulman et al. 2015, arXiv:1506.02438, eq. 16): [T, B].
 
     The sum of temporal differences ends with its episode: where that was terminated at
@@ -89,12 +89,11 @@ def gae(
 
     Args:
       values: [T + 1, B] of all timesteps; constants to the gradient.
-      timesteps: [T + 1, B].
       between: the transitions.
       lambda_: 0 trusts the values, 1 the rewards.
     """
     chex.assert_rank([values, between.reward], 2)
-    goes_on = lambda_ * (1.0 - timesteps.last()[1:].astype(jnp.float32))
+    goes_on = lambda_ * jnp.roll(between.mask, -1, axis=0)  # of the last, not asked for
     advantage = jax.vmap(
         rlax.truncated_generalized_advantage_estimation, in_axes=1, out_axes=1
     )(between.reward, between.discount, goes_on, values)

@@ -168,7 +168,7 @@ def estimate(
         )
     between = losses.transitions(timesteps, config.discount_factor)
     value = values[:-1]
-    target = losses.gae(values, timesteps, between, 1.0) + between.mask * value
+    target = losses.gae(values, between, 1.0) + between.mask * value
     if config.gae_lambda is None:
         return target, target - value, between.mask
     if config.padding_in_bootstrap:
@@ -176,7 +176,7 @@ def estimate(
         between = losses.transitions(
             timesteps._replace(discount=within), config.discount_factor
         )
-    advantage = losses.gae(values, timesteps, between, config.gae_lambda)
+    advantage = losses.gae(values, between, config.gae_lambda)
     return target, advantage, between.mask
 
 

@@ -162,7 +162,7 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
         timesteps = timesteps._replace(reward=reward)
         between = losses.transitions(timesteps, config.discount_factor)
         values = with_last(value, last_value(params, trajectory))
-        advantage = losses.gae(values, timesteps, between, config.gae_lambda)
+        advantage = losses.gae(values, between, config.gae_lambda)
         target = advantage + value
         if config.normalize_advantages == "trajectory":
             advantage = losses.standardize(advantage, between.mask, average)

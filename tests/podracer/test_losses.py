@@ -172,13 +172,27 @@ def test_only_last_to_first_is_void():
     np.testing.assert_allclose(got.discount[:, 0], [0.9, 0, 0, 0.9])
 
 
+def test_an_episode_that_was_lost_is_cut_off_before_its_end():
+    """FIRST after MID: what led there is bootstrapped from the observation before."""
+    timesteps = episode([FIRST, MID, MID, FIRST, MID], [1] * 5)
+    got = losses.transitions(timesteps, 0.9)
+    np.testing.assert_array_equal(got.mask[:, 0], [1, 1, 0, 1])
+    values = column([0.0, 10, 20, 30, 40])
+    advantage = losses.gae(values, got, 1.0)[:, 0]
+    np.testing.assert_allclose(advantage, [1 + 0.9 * (1 + 0.9 * 20), 9, 0, 7], rtol=1e-6)
+    traced = losses.vtrace(values[:-1], values[1:], got, jnp.ones((4, 1)))
+    np.testing.assert_allclose(traced.advantage[:, 0], advantage, rtol=1e-6)
+    np.testing.assert_allclose(traced.target[2, 0], 20)
+
+
+@pytest.mark.parametrize("lost", [False, True])
 @pytest.mark.parametrize("last", range(1, 6))
-def test_nothing_after_last_changes_what_came_before(last):
-    """Values and rewards beyond LAST move no target or advantage at or before it."""
+def test_nothing_after_an_end_changes_what_came_before(last, lost):
+    """Values and rewards beyond it move no target or advantage at or before it."""
 
     def run(noise):
         types = [FIRST] + [MID] * 6
-        types[last], types[last + 1] = LAST, FIRST
+        types[last], types[last + 1] = MID if lost else LAST, FIRST
         discount = np.ones(7)  # a truncation: the last value itself does count
         timesteps = episode(types, discount)
         after = column(np.arange(7) > last)
@@ -213,15 +227,15 @@ def test_reward_clipping():
 
 @st.composite
 def episodes(draw):
-    """Timesteps [T + 1, B] in which episodes end, one way or the other, anywhere."""
+    """Timesteps [T + 1, B] in which episodes end, or are lost, anywhere."""
     length, batch_size = draw(st.integers(1, 8)), draw(st.integers(1, 3))
     shape = (length + 1, batch_size)
-    ends = draw(hnp.arrays(bool, shape))
+    ends, lost = draw(hnp.arrays(bool, (2, *shape)))
     terminated = draw(hnp.arrays(bool, shape))
     step_type = np.full(shape, int(MID), np.int32)
     for b in range(batch_size):
         for t in range(length + 1):
-            if t and step_type[t - 1, b] == LAST:
+            if t and (lost[t, b] or step_type[t - 1, b] == LAST):
                 step_type[t, b] = FIRST
             elif ends[t, b]:
                 step_type[t, b] = LAST
@@ -240,17 +254,14 @@ def episodes(draw):
 def test_gae_is_the_sum_of_an_episodes_temporal_differences(case, discount, lambda_):
     timesteps, values = case
     got = losses.gae(
-        jnp.array(values),
-        timesteps,
-        losses.transitions(timesteps, discount),
-        lambda_,
+        jnp.array(values), losses.transitions(timesteps, discount), lambda_
     )
     step_type, reward, continues, _ = (np.asarray(x) for x in timesteps)
     for b in range(values.shape[1]):
         for t in range(len(values) - 1):
             expected, weight = 0.0, 1.0
             for k in range(t, len(values) - 1):
-                if step_type[k, b] == LAST:
+                if step_type[k, b] == LAST or step_type[k + 1, b] == FIRST:
                     break
                 after = discount * continues[k + 1, b] * values[k + 1, b]
                 expected += weight * (reward[k + 1, b] + after - values[k, b])
@@ -268,7 +279,7 @@ def test_gae_without_an_end_is_rlaxs():
     expected = rlax.truncated_generalized_advantage_estimation(
         reward[1:, 0], jnp.full(5, 0.9), 0.8, values[:, 0]
     )
-    got = losses.gae(values, timesteps, between, 0.8)[:, 0]
+    got = losses.gae(values, between, 0.8)[:, 0]
     np.testing.assert_allclose(got, expected, atol=1e-6)
 
 
