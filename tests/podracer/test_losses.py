@@ -179,7 +179,9 @@ def test_an_episode_that_was_lost_is_cut_off_before_its_end():
     np.testing.assert_array_equal(got.mask[:, 0], [1, 1, 0, 1])
     values = column([0.0, 10, 20, 30, 40])
     advantage = losses.gae(values, got, 1.0)[:, 0]
-    np.testing.assert_allclose(advantage, [1 + 0.9 * (1 + 0.9 * 20), 9, 0, 7], rtol=1e-6)
+    np.testing.assert_allclose(
+        advantage, [1 + 0.9 * (1 + 0.9 * 20), 9, 0, 7], rtol=1e-6
+    )
     traced = losses.vtrace(values[:-1], values[1:], got, jnp.ones((4, 1)))
     np.testing.assert_allclose(traced.advantage[:, 0], advantage, rtol=1e-6)
     np.testing.assert_allclose(traced.target[2, 0], 20)

@@ -94,12 +94,20 @@ def expected(timesteps, unroll_length):
 lengths = st.lists(
     st.lists(st.integers(1, LONGEST), min_size=1, max_size=4), min_size=1, max_size=3
 )
+lost = st.sets(st.integers(1, 28), max_size=2)
 
 
 @hypothesis.settings(deadline=None, max_examples=25)
-@hypothesis.given(lengths, st.integers(1, 7), st.integers(1, 8))
-def test_episodes_arrive_whole_in_order_and_once(lengths, unroll_length, capacity):
+@hypothesis.given(lengths, st.integers(1, 7), st.integers(1, 8), lost)
+def test_episodes_arrive_whole_in_order_and_once(
+    lengths, unroll_length, capacity, lost
+):
+    """Those that were lost before their end, where FIRST follows MID, do not."""
     timesteps = stream(lengths, steps=29)
+    for t in lost:
+        kind = timesteps.step_type
+        kind = kind.at[t].set(jnp.where(kind[t] == MID, FIRST, kind[t]))
+        timesteps = timesteps._replace(step_type=kind)
     memory, dropped, too_long = play(timesteps, unroll_length, capacity)
     wanted = expected(timesteps, unroll_length)
     assert int(memory.count) == min(len(wanted), capacity)
