@@ -32,7 +32,7 @@ class Train:
     """environments, over all cores; a preset has its own"""
     unroll_length: int = 16
     """environment steps between two updates; a preset has its own"""
-    updates_per_call: int | None = None
+    updates_per_report: int | None = None
     """updates between two reports; by default a hundredth of the run"""
     seed: int = 0
     """of everything random: equal seeds give equal runs, bit for bit"""
@@ -77,7 +77,7 @@ def train(argv: Sequence[str]) -> None:
         unroll_length=config.unroll_length,
         total_steps=config.total_steps,
         seed=config.seed,
-        updates_per_call=config.updates_per_call,
+        updates_per_report=config.updates_per_report,
         cores=config.cores,
     )
     experiment.keep(updates, config, chosen.name, env.name)

@@ -4,15 +4,14 @@ The minimal unit is a step: unroll T steps in a batch of environments, then lear
 A call iterates the unit without returning to Python, on every core at once.
 """
 
-import time
 from collections.abc import Callable, Iterator
-from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from anakin.acting import Actors, fold_each, initial_actors, unroll
+from anakin.reports import Reports, iterate
 from envs_jax.conformance import ProtocolError, check_structure
 from envs_jax.environment import Environment
 from envs_jax.wrappers import Batched, auto_reset
@@ -28,6 +27,7 @@ class State(NamedTuple):
     actors: Actors
     key: Key  # never changes: every random number is drawn from it, by what it is for
     updates: jax.Array  # uint32 [], units done
+    tally: Any = ()  # of a core, since the last report
 
 
 LAYOUT = State(
@@ -35,6 +35,7 @@ LAYOUT = State(
     actors=parallel.BATCH,
     key=parallel.SHARED,
     updates=parallel.SHARED,
+    tally=parallel.LOCAL,
 )
 
 
@@ -64,7 +65,7 @@ def make_step(agent: Agent, environment, unroll_length: int) -> Callable:
         )
         learner, metrics = agent.learner_step(learn_key, state.learner, trajectory)
         metrics |= tally.given(trajectory.timesteps)
-        return State(learner, actors, state.key, state.updates + 1), metrics
+        return after_unit(state, learner, actors), metrics
 
     return step
 
@@ -90,7 +91,7 @@ def make_online_step(agent: Agent, environment, unroll_length: int) -> Callable:
         learner, metrics, (actors, given) = agent.online_step(
             learn_key, state.learner, interacted
         )
-        return State(learner, actors, state.key, state.updates + 1), metrics | given
+        return after_unit(state, learner, actors), metrics | given
 
     return step
 
@@ -101,29 +102,52 @@ def unit_keys(state: State) -> tuple[Key, Key]:
     return acting, parallel.core_key(learning)
 
 
-def make_call(step: Callable) -> Callable:
-    """(state, number of updates) -> (state, metrics, failures): iterates the unit.
+def after_unit(state: State, learner: LearnerState, actors: Actors) -> State:
+    """The state with what a unit changes."""
+    return state._replace(learner=learner, actors=actors, updates=state.updates + 1)
 
-    Metrics are means over updates and cores; `failures` are a core's own, see `tally`.
+
+def make_start(agent: Agent, environment, step: Callable) -> Callable:
+    """(key, index) -> state: `initial_state` with an empty tally of the unit's metrics."""
+
+    def start(key: Key, index: jax.Array) -> State:
+        state = initial_state(key, index, agent, environment)
+        return state._replace(tally=tally.initial_state(jax.eval_shape(step, state)[1]))
+
+    return start
+
+
+def make_call(step: Callable) -> Callable:
+    """(state, updates, afresh) -> (state, metrics, failures): iterates the unit.
+
+    Metrics are means over cores and over the updates since the last call `afresh`, which
+    forgets what was counted before it; `failures` are a core's own, see `tally`.
     """
 
-    def call(state: State, updates: jax.Array):
-        def body(_, carry):
-            state, counted = carry
+    def call(state: State, updates: jax.Array, afresh: jax.Array):
+        def body(_, state):
             state, metrics = step(state)
-            return state, tally.add(counted, metrics, state.updates)
+            return state._replace(tally=tally.add(state.tally, metrics, state.updates))
 
-        nothing = tally.initial_state(jax.eval_shape(step, state)[1])
-        state, counted = jax.lax.fori_loop(
-            jnp.uint32(0), updates, body, (state, nothing)
-        )
-        running, sums = episodes.collect(state.actors.episodes)
-        state = state._replace(actors=state.actors._replace(episodes=running))
-        metrics = parallel.AVERAGE(tally.means(counted))
+        state = jax.lax.fori_loop(jnp.uint32(0), updates, body, forget(state, afresh))
+        metrics = parallel.AVERAGE(tally.means(state.tally))
+        _, sums = episodes.collect(state.actors.episodes)
         metrics |= episodes.means(parallel.AVERAGE.total(sums))
-        return state, metrics, counted.failures
+        return state, metrics, state.tally.failures
 
     return call
+
+
+def forget(state: State, afresh: jax.Array) -> State:
+    """The state, if `afresh` without what was counted since the last report."""
+    running, _ = episodes.collect(state.actors.episodes)
+    counted = state.actors.episodes, state.tally
+    counted, total = jax.tree.map(
+        lambda nothing, so_far: jnp.where(afresh, nothing, so_far),
+        (running, tally.initial_state(state.tally.sums)),
+        counted,
+    )
+    return state._replace(actors=state.actors._replace(episodes=counted), tally=total)
 
 
 def train(
@@ -134,10 +158,12 @@ def train(
     unroll_length: int,
     total_steps: int,
     seed: int = 0,
-    updates_per_call: int | None = None,
+    updates_per_report: int | None = None,
     cores: int | None = None,
-) -> Iterator[tuple[State, dict[str, float]]]:
-    """Trains, and yields the state and what happened, once a call.
+    restore: Callable[[State, State], State] | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Iterator[tuple[State, dict[str, float] | None]]:
+    """Trains, and yields the state and what happened, once a report.
 
     A yielded state is good until the next one is asked for: its memory is used again.
 
@@ -148,9 +174,13 @@ def train(
       unroll_length: environment steps between two updates.
       total_steps: environment steps of the run, rounded up to whole updates.
       seed: of everything random.
-      updates_per_call: updates between two yields; by default a hundredth of the run,
+      updates_per_report: updates between two yields; by default a hundredth of the run,
         or what makes four million steps if that is less.
       cores: how many cores to use; by default all.
+      restore: (a state before the first update, its `LAYOUT`) -> the state to go on from,
+        as `checkpoint.Checkpoints.restore`. It continues bit for bit on as many cores.
+      stopped: asked every second or so; once it is true, the state is yielded at once
+        and is the last. Its metrics are None between two reports.
 
     Raises:
       UserError: an argument is impossible, or the environment breaks its protocol.
@@ -160,15 +190,16 @@ def train(
     check(environment, batch_size, unroll_length, total_steps, mesh.size)
     environment = Batched(auto_reset(environment))
     make_unit = make_online_step if agent.online_step else make_step
+    step = make_unit(agent, environment, unroll_length)
     call = parallel.over_cores(
-        make_call(make_unit(agent, environment, unroll_length)),
+        make_call(step),
         mesh,
-        inputs=(LAYOUT, parallel.SHARED),
+        inputs=(LAYOUT, parallel.SHARED, parallel.SHARED),
         outputs=(LAYOUT, parallel.SHARED, parallel.LOCAL),
         donate=(0,),
     )
     start = parallel.over_cores(
-        partial(initial_state, agent=agent, environment=environment),
+        make_start(agent, environment, step),
         mesh,
         inputs=(parallel.SHARED, parallel.BATCH),
         outputs=LAYOUT,
@@ -176,44 +207,15 @@ def train(
     state = start(jax.random.key(seed), jnp.arange(batch_size))
     steps = batch_size * unroll_length
     total_updates = -(-total_steps // steps)
-    if updates_per_call is None:
-        updates_per_call = max(1, min(total_updates // 100, 4_000_000 // steps))
-    check_at_least_one(updates_per_call=updates_per_call)
+    if updates_per_report is None:
+        updates_per_report = max(1, min(total_updates // 100, 4_000_000 // steps))
+    check_at_least_one(updates_per_report=updates_per_report)
     # Traced here, so that an agent can refuse before anything is begun.
-    lowered = call.lower(state, jnp.uint32(1))
-    return iterate(lowered, state, steps, total_updates, updates_per_call)
-
-
-def iterate(
-    lowered: jax.stages.Lowered,
-    state: State,
-    steps: int,
-    total_updates: int,
-    updates_per_call: int,
-) -> Iterator[tuple[State, dict[str, float]]]:
-    """Calls until `total_updates` are done, each of them `steps` environment steps."""
-    started = time.perf_counter()
-    call = lowered.compile()
-    compile_seconds = time.perf_counter() - started
-    for done in range(0, total_updates, updates_per_call):
-        updates = min(updates_per_call, total_updates - done)
-        started = time.perf_counter()
-        state, metrics, failures = call(state, jnp.uint32(updates))
-        # Reading the metrics waits: never is more than one program in flight.
-        metrics = {name: float(x) for name, x in parallel.on_host(metrics).items()}
-        seconds = time.perf_counter() - started
-        tally.stop_if_not_finite(failures)
-        yield (
-            state,
-            metrics
-            | {
-                "updates": done + updates,
-                "steps": (done + updates) * steps,
-                "steps_per_second": updates * steps / seconds,
-                "seconds": seconds,
-                "compile_seconds": compile_seconds,
-            },
-        )
+    lowered = call.lower(state, jnp.uint32(1), jnp.bool_(True))
+    if restore:
+        state = restore(state, LAYOUT)
+    reports = Reports(steps, total_updates, updates_per_report)
+    return iterate(lowered.compile, state, reports, stopped)
 
 
 def check(environment, batch_size, unroll_length, total_steps, cores) -> None:

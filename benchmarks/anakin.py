@@ -119,7 +119,7 @@ def measure(
         batch_size=batch_size,
         unroll_length=unroll_length,
         total_steps=10**12,
-        updates_per_call=repeats,
+        updates_per_report=repeats,
         cores=cores,
     )
     compile_seconds = next(run)[1]["compile_seconds"]
@@ -184,7 +184,7 @@ def memory() -> rich.table.Table:
         batch_size=64,
         unroll_length=16,
         total_steps=10**12,
-        updates_per_call=100,
+        updates_per_report=100,
     )
     table = rich.table.Table("updates", "environment steps", "peak memory, MB")
     reports = (100, 1_000, 5_000, 20_000, 50_000)

@@ -120,7 +120,7 @@ def trainings(config: Config) -> Iterator[tuple[str, ...]]:
                 "env": name,
                 "total-steps": config.total_steps,
                 "batch-size": 16,
-                "updates-per-call": 4,
+                "updates-per-report": 4,
                 "run": path,
             }
             command = [f"--{flag}={value}" for flag, value in flags.items()]

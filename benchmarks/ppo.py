@@ -83,15 +83,15 @@ def podracer_speed(
         env.action_spec(),
         networks.Config(hidden_sizes=(64, 64), activation="tanh", separate_value=True),
     )
-    updates_per_call = max(1, steps // (batch_size * unroll_length) // CALLS)
-    first = updates_per_call * batch_size * unroll_length
+    updates_per_report = max(1, steps // (batch_size * unroll_length) // CALLS)
+    first = updates_per_report * batch_size * unroll_length
     run = anakin.train(
         ppo.make_agent(ppo.Config(epochs=EPOCHS, minibatches=MINIBATCHES), network),
         env,
         batch_size=batch_size,
         unroll_length=unroll_length,
         total_steps=first + steps,
-        updates_per_call=updates_per_call,
+        updates_per_report=updates_per_report,
         cores=cores,
     )
     next(run)

@@ -89,7 +89,7 @@ def test_a_folder_that_holds_a_run_is_kept(tmp_path):
 
 def test_a_run_that_is_no_longer_finite_stops_and_says_so(tmp_path):
     options = ["--agent.learning-rate", "1e30", "--agent.no-decay-learning-rate"]
-    done = run("train", *SMALL, *options, "--updates-per-call", "1", cwd=tmp_path)
+    done = run("train", *SMALL, *options, "--updates-per-report", "1", cwd=tmp_path)
     assert done.returncode == 1
     last_line = done.stderr.splitlines()[-1]
     assert "update" in last_line and "not finite" in last_line

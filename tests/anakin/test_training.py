@@ -182,7 +182,7 @@ def test_parameters_are_bit_equal_on_every_core_after_100_updates():
 
 def test_500_calls_in_a_row_on_8_cores():
     state, metrics = last(
-        train(Catch(), total_steps=500 * 64, updates_per_call=1, cores=8)
+        train(Catch(), total_steps=500 * 64, updates_per_report=1, cores=8)
     )
     assert metrics["updates"] == 500 == int(state.updates)
 
@@ -192,9 +192,10 @@ def test_a_call_moves_nothing_between_host_and_device():
     agent = make_agent(Catch())
     environment = Batched(auto_reset(Catch()))
     mesh = parallel.make_mesh(2)
-    call = training.make_call(training.make_online_step(agent, environment, 4))
+    step = training.make_online_step(agent, environment, 4)
+    call = training.make_call(step)
     state = parallel.over_cores(
-        lambda key, index: training.initial_state(key, index, agent, environment),
+        training.make_start(agent, environment, step),
         mesh,
         (parallel.SHARED, parallel.BATCH),
         training.LAYOUT,
@@ -202,13 +203,15 @@ def test_a_call_moves_nothing_between_host_and_device():
     call = parallel.over_cores(
         call,
         mesh,
-        (training.LAYOUT, parallel.SHARED),
+        (training.LAYOUT, parallel.SHARED, parallel.SHARED),
         (training.LAYOUT, parallel.SHARED, parallel.LOCAL),
         donate=(0,),
     )
-    updates = parallel.over_cores(lambda: jnp.uint32(3), mesh, (), parallel.SHARED)()
+    arguments = parallel.over_cores(
+        lambda: (jnp.uint32(3), jnp.bool_(True)), mesh, (), parallel.SHARED
+    )()
     with jax.transfer_guard("disallow"):
-        after, _, _ = jax.block_until_ready(call(state, updates))
+        after, _, _ = jax.block_until_ready(call(state, *arguments))
     assert int(after.updates) == 3
     donated = jax.tree.leaves(state.actors.environment) + [state.updates]
     assert all(x.is_deleted() for x in donated)
@@ -217,11 +220,16 @@ def test_a_call_moves_nothing_between_host_and_device():
 def test_metrics_take_no_more_memory_in_longer_calls():
     agent = make_agent(Catch())
     environment = Batched(auto_reset(Catch()))
-    state = training.initial_state(jax.random.key(0), jnp.arange(8), agent, environment)
-    call = training.make_call(training.make_step(agent, environment, 4))
+    step = training.make_step(agent, environment, 4)
+    state = training.make_start(agent, environment, step)(
+        jax.random.key(0), jnp.arange(8)
+    )
+    call = training.make_call(step)
     assert not any(
         isinstance(x, jax.ShapeDtypeStruct) and x.shape
-        for x in jax.tree.leaves(jax.eval_shape(call, state, jnp.uint32(1))[1])
+        for x in jax.tree.leaves(
+            jax.eval_shape(call, state, jnp.uint32(1), jnp.bool_(True))[1]
+        )
     )
 
 
@@ -245,7 +253,7 @@ def test_total_steps_are_rounded_up_to_whole_updates():
 
 
 def test_episode_metrics():
-    seen = [metrics for _, metrics in train(Counter(), updates_per_call=5)]
+    seen = [metrics for _, metrics in train(Counter(), updates_per_report=5)]
     assert {m["episode_return"] for m in seen} == {15.0}
     assert {m["episode_length"] for m in seen} == {5.0}
     assert sum(m["episodes"] for m in seen) == 16 * ((40 + 0) // 6 + ((40 % 6) >= 5))
@@ -258,7 +266,7 @@ def test_episode_metrics():
         ({"batch_size": 0}, "batch_size is 0; it must be at least 1"),
         ({"unroll_length": 0}, "unroll_length is 0; it must be at least 1"),
         ({"total_steps": -5}, "total_steps is -5; it must be at least 1"),
-        ({"updates_per_call": 0}, "updates_per_call is 0; it must be at least 1"),
+        ({"updates_per_report": 0}, "updates_per_report is 0; it must be at least 1"),
         ({"cores": 9}, "cores is 9; this program sees 8"),
     ],
 )
@@ -282,7 +290,7 @@ def test_an_environment_that_breaks_the_protocol_is_named():
 @pytest.mark.core
 def test_nan_stops_the_run_with_the_update_and_the_term():
     environment = Explosive(length=100, at=10)
-    calls = train(environment, total_steps=64 * 8, updates_per_call=1, cores=2)
+    calls = train(environment, total_steps=64 * 8, updates_per_report=1, cores=2)
     good = []
     with pytest.raises(
         FloatingPointError, match="update 3: the environment gives a reward that is not"
