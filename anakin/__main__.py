@@ -4,13 +4,13 @@ import dataclasses
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import anakin
 import envs_jax
 from envs_jax import adapters
-from podracer import command, experiment, networks, parallel
+from podracer import command, experiment, networks, parallel, run
 from podracer.agent import Interface
 from podracer.errors import UserError
 
@@ -38,19 +38,15 @@ class Train:
     """of everything random: equal seeds give equal runs, bit for bit"""
     cores: int | None = None
     """cores to use, by default all (on a CPU as many as share the batch equally)"""
-    run: Path | None = None
-    """folder of the run, by default a new one under runs/"""
-    overwrite: bool = False
-    """take a folder that holds a run, and remove that run"""
-    quiet: bool = False
-    """print nothing but errors"""
+    keep: command.Flat[run.Keep] = dataclasses.field(default_factory=run.Keep)
 
 
 def train(argv: Sequence[str]) -> None:
     """Trains as the flags say and leaves a run folder."""
+    argv, before = run.resumed(argv)
     chosen = experiment.choose_agent(argv, unroll_length=16, batch_size=64)
     env = choose_environment(argv)
-    default = Train(
+    new = Train(
         chosen.numbers.config,
         envs_jax.ENVIRONMENTS.get(env.name, adapters.Options)(),
         network=chosen.numbers.network,
@@ -58,7 +54,9 @@ def train(argv: Sequence[str]) -> None:
         unroll_length=chosen.numbers.unroll_length,
         batch_size=chosen.numbers.batch_size,
     )
+    default = run.default(new, before)
     config = command.parse(default, argv, "anakin train", (*chosen.flags, env))
+    run.refuse_changes(default, config)
     cpus = parallel.largest_divisor(config.batch_size, os.cpu_count() or 1)
     parallel.use_cpu_cores(cpus if config.cores is None else config.cores)
     environment = make_environment(env.name, config.env)
@@ -70,7 +68,8 @@ def train(argv: Sequence[str]) -> None:
         environment.action_spec(),
         config.interface,
     )
-    updates = anakin.train(
+    start = partial(
+        anakin.train,
         agent,
         environment,
         batch_size=config.batch_size,
@@ -80,7 +79,7 @@ def train(argv: Sequence[str]) -> None:
         updates_per_report=config.updates_per_report,
         cores=config.cores,
     )
-    experiment.keep(updates, config, chosen.name, env.name)
+    run.keep(start, config, agent=chosen.name, env=env.name)
 
 
 def choose_environment(argv: Sequence[str]) -> command.Choice:

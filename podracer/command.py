@@ -17,6 +17,9 @@ import tyro
 from podracer.errors import UserError, nearest
 
 Config = TypeVar("Config")
+Flat = Annotated[
+    Config, tyro.conf.arg(name="")
+]  # a part whose fields are flags as its owner's
 
 
 class Choice(NamedTuple):
@@ -121,6 +124,70 @@ def exits(program: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def stopping() -> Iterator[Callable[[], bool]]:
+    """Yields a function that says whether the run was asked to end (SIGTERM, Ctrl-C).
+
+    What is under way can then be saved. Leaves with KeyboardInterrupt after a Ctrl-C, at
+    once after a second one; a run that was terminated ends well.
+    """
+    asked: list[int] = []
+
+    def ask(number: int, _) -> None:
+        asked.append(number)
+        if asked.count(signal.SIGINT) > 1:
+            raise KeyboardInterrupt
+
+    before = {n: signal.signal(n, ask) for n in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if signal.SIGINT in asked:
+        raise KeyboardInterrupt
+
+
+def changes(before: Any, after: Any, prefix: str = "") -> Iterator[str]:
+    """`field: 1 -> 2` for each field in which two configurations differ."""
+    for field in dataclasses.fields(before):
+        old, new = getattr(before, field.name), getattr(after, field.name)
+        if dataclasses.is_dataclass(old):
+            yield from changes(old, new, f"{prefix}{field.name}.")
+        elif old != new:
+            yield f"{prefix}{field.name}: {old} -> {new}"
+
+
+def filled(default: Config, values: Mapping[str, Any], where: str = "") -> Config:
+    """`default`, a dataclass, with the values that JSON keeps of one like it.
+
+    Raises UserError for a value that it has no field for.
+    """
+    fields = {
+        field.name: getattr(default, field.name)
+        for field in dataclasses.fields(default)
+    }
+    if unknown := values.keys() - fields.keys():
+        raise UserError(
+            f"{where}{min(unknown)} is unknown to this version of podracer: use the one "
+            "that wrote it"
+        )
+    return dataclasses.replace(
+        default,
+        **{
+            name: filled(fields[name], value, f"{where}{name}.")
+            if dataclasses.is_dataclass(fields[name])
+            else _hashable(value)
+            for name, value in values.items()
+        },
+    )
+
+
+def _hashable(value: Any) -> Any:
+    """A list, which JSON has for a tuple, as that."""
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value
+
+
+@contextlib.contextmanager
 def _one_line() -> Iterator[None]:
     """Turns the boxes that tyro draws on stderr into a UserError."""
     stderr = io.StringIO()
@@ -172,7 +239,9 @@ def _flags(config: Any, prefix: str = "--") -> Iterator[str]:
     """The flags of a dataclass, as tyro names them."""
     for field in dataclasses.fields(config):
         value, name = getattr(config, field.name), field.name.replace("_", "-")
-        if dataclasses.is_dataclass(value):
+        if field.type == Flat[type(value)]:
+            yield from _flags(value, prefix)
+        elif dataclasses.is_dataclass(value):
             yield from _flags(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}"

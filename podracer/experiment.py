@@ -1,8 +1,7 @@
-"""What both commands do around their training loop: choose an agent, keep a run."""
+"""What both commands do before their training loop: choose an agent, and make it."""
 
 import dataclasses
-from collections.abc import Generator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -14,8 +13,6 @@ from podracer import (
     networks,
     normalizer,
     ranges,
-    recording,
-    run_folder,
     transformations,
 )
 from podracer.agent import Agent, Interface, Preset
@@ -103,24 +100,3 @@ def make_agent(
         bounded = {"scale": ranges.scale_actions, "clip": ranges.clip_actions}
         agent = bounded[interface.actions](agent, action_spec)
     return agent
-
-
-def keep(
-    updates: Generator[tuple[Any, dict[str, float]]],
-    config: Any,
-    agent: str,
-    env: str,
-) -> Path:
-    """Runs a training loop and leaves its folder, which is returned.
-
-    `config` is the command's: it has total_steps, run, overwrite and quiet.
-    """
-    folder = run_folder.create(
-        config.run,
-        {"agent": agent, "env": env, "train": config},
-        config.overwrite,
-        name=f"{agent}-{env}".replace(":", "-"),
-    )
-    title = f"{agent} on {env}"
-    recording.record(updates, folder, config.total_steps, title, config.quiet)
-    return folder

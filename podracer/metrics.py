@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from podracer.run_folder import writing
+from podracer.run_folder import atomic, writing
 
 # The same words in both architectures. A row is one call of a compiled program (Anakin)
 # or a report of the learner (Sebulba); a number is null where there was nothing to report.
@@ -113,6 +113,15 @@ def read(path: str | Path) -> Iterator[dict[str, float | None]]:
         for line in lines:
             if line.endswith("\n"):
                 yield json.loads(line)
+
+
+def cut(path: str | Path, updates: int) -> None:
+    """Removes the rows after so many updates. Raises UserError if it cannot write."""
+    path = Path(path)
+    with atomic(path) as temporary, open(temporary, "w", encoding="utf-8") as lines:
+        for row in read(path) if path.exists() else ():
+            if row["updates"] <= updates:
+                lines.write(json.dumps(row) + "\n")
 
 
 def _json_number(number: float) -> float | None:

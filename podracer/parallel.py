@@ -184,6 +184,24 @@ def join(parts: list[Any], layout: Any, mesh: Mesh) -> Any:
     return jax.tree.map(whole, layout, *parts)
 
 
+def with_fresh_local(tree: Any, fresh: Any, layout: Any) -> Any:
+    """`tree`, but `fresh` where LOCAL parts are of another number of cores."""
+
+    def choose(word, part, other):
+        shapes = [jax.tree.map(jnp.shape, x) for x in (part, other)]
+        return part if word != LOCAL or shapes[0] == shapes[1] else other
+
+    return jax.tree.map(choose, layout, tree, fresh)
+
+
+def like(x: jax.Array, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
+    """Where to restore an array that was `shape`: as `x` lies, or whole on one core."""
+    one = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    return jax.ShapeDtypeStruct(
+        shape, x.dtype, sharding=x.sharding if shape == x.shape else one
+    )
+
+
 def on_device(tree: Any, device: jax.Device) -> Any:
     """A SHARED tree copied to one device, never the memory it was in before.
 

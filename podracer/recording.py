@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+from podracer.checkpoint import Checkpoints
 from podracer.errors import UserError
 from podracer.metrics import JsonLines, read
 from podracer.progress import Progress
@@ -16,32 +17,43 @@ DRAW_SHARE = 0.02  # of the run's time, at most: a long curve takes longer to dr
 
 
 def record(
-    updates: Generator[tuple[Any, dict[str, float]]],
+    updates: Generator[tuple[Any, dict[str, float] | None]],
     folder: str | Path,
     total_steps: int,
     title: str = "training",
     quiet: bool = False,
-) -> tuple[Any, dict[str, float]]:
+    checkpoints: Checkpoints | None = None,
+) -> tuple[Any, dict[str, float] | None]:
     """Runs a training loop to its end and returns its last state and metrics.
 
     Keeps `metrics.jsonl` and `curve.png` in the folder, up to the last metrics even if
-    the loop raises or is interrupted, and shows the progress unless `quiet`. Raises
-    UserError where it cannot write.
+    the loop raises or is interrupted, and `checkpoints` where they are due and at the
+    end; shows the progress unless `quiet`. A loop that was stopped between two reports
+    has None for its last metrics. Raises UserError where it cannot write.
     """
-    folder = Path(folder)
+    folder, state, metrics = Path(folder), None, None
     say = (lambda line: None) if quiet else print
     say(f"{title}: recorded in {folder}")
     with (
         JsonLines(folder / METRICS) as lines,
         _drawing(folder, title) as draw_if_due,
         Progress(total_steps, title, quiet) as progress,
+        checkpoints or contextlib.nullcontext(),
         contextlib.closing(updates),  # first: a failing loop leaves no thread behind
     ):
         for state, metrics in updates:
-            lines.write(metrics)
-            progress.update(metrics)
-            draw_if_due()
-    say(f"{title}: {progress.summary()}, curve in {folder / CURVE}")
+            if metrics is not None:
+                lines.write(metrics)
+                progress.update(metrics)
+                draw_if_due()
+            if checkpoints and checkpoints.is_due(metrics):
+                checkpoints.save(state, metrics)
+        if checkpoints and state is not None:
+            checkpoints.save(state, metrics)
+    if state is None:
+        say(f"{title}: nothing was left to do")
+    else:
+        say(f"{title}: {progress.summary()}, curve in {folder / CURVE}")
     return state, metrics
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import fcntl
 import importlib.metadata
 import itertools
 import json
@@ -21,6 +22,7 @@ CONFIG = "config.json"
 METRICS = "metrics.jsonl"
 CURVE = "curve.png"
 CHECKPOINTS = "checkpoints"
+LOCK = ".lock"
 CONTENTS = (CONFIG, METRICS, CURVE, CHECKPOINTS)  # all that a run may write
 
 
@@ -33,13 +35,7 @@ def create(
     dataclasses and plain values. Raises UserError, leaving everything as it was, where
     one cannot write or where a run lies already and `overwrite` is not asked for.
     """
-    description = {
-        "command": shlex.join([_program(), *sys.argv[1:]]),
-        "versions": {"python": platform.python_version()}
-        | {package: _version(package) for package in ("podracer", "jax", "jaxlib")},
-        "config": config,
-    }
-    text = json.dumps(description, indent=2, default=_plain) + "\n"
+    text = _description(config)
     with writing(path or "runs"), contextlib.ExitStack() as undo:
         folder = _fresh(name) if path is None else Path(path)
         if path is None or not folder.is_dir():
@@ -54,6 +50,19 @@ def create(
     return folder
 
 
+def rewrite_config(folder: str | Path, config: Any) -> None:
+    """Another configuration, command and versions for a run that goes on with them."""
+    text = _description(config)
+    with atomic(Path(folder) / CONFIG) as temporary:
+        temporary.write_text(text)
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that a run's numbers depend on."""
+    packages = {package: _version(package) for package in ("podracer", "jax", "jaxlib")}
+    return {"python": platform.python_version()} | packages
+
+
 def load_config(folder: str | Path) -> dict[str, Any]:
     """What `create` wrote: "command", "versions" and "config". Raises UserError."""
     path = Path(folder) / CONFIG
@@ -66,6 +75,25 @@ def load_config(folder: str | Path) -> dict[str, Any]:
     except (ValueError, AttributeError):
         pass
     raise UserError(f"{path}: damaged, or not the configuration of a run")
+
+
+@contextlib.contextmanager
+def held(folder: str | Path) -> Iterator[None]:
+    """Keeps others from writing a run while it is written, if their process asks too.
+
+    The system lets go with the process, however that ends. Raises UserError where another
+    one holds it.
+    """
+    with writing(folder), open(Path(folder) / LOCK, "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f"{folder}: another process is writing this run; wait for it or stop it"
+            ) from None
+        except OSError:  # a file system without locks
+            pass
+        yield
 
 
 @contextlib.contextmanager
@@ -115,6 +143,16 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def _description(config: Any) -> str:
+    """The text of `config.json`."""
+    description = {
+        "command": shlex.join([_program(), *sys.argv[1:]]),
+        "versions": versions(),
+        "config": config,
+    }
+    return json.dumps(description, indent=2, default=_plain) + "\n"
 
 
 def _program() -> str:
