@@ -38,17 +38,17 @@ peers.PINS["libraries"] = (
 
 GYMNAX = {  # ours: theirs
     "acrobot": "Acrobot-v1",
-    "asterix": "Asterix-MinAtar",
-    "breakout": "Breakout-MinAtar",
     "cartpole": "CartPole-v1",
     "catch": "Catch-bsuite",
-    "deep-sea": "DeepSea-bsuite",
-    "freeway": "Freeway-MinAtar",
     "memory-chain": "MemoryChain-bsuite",
+    "minatar-asterix": "Asterix-MinAtar",
+    "minatar-breakout": "Breakout-MinAtar",
+    "minatar-freeway": "Freeway-MinAtar",
+    "minatar-space-invaders": "SpaceInvaders-MinAtar",
     "mountain-car": "MountainCar-v0",
+    "mountain-car-continuous": "MountainCarContinuous-v0",
     "pendulum": "Pendulum-v1",
-    "seaquest": "Seaquest-MinAtar",
-    "space-invaders": "SpaceInvaders-MinAtar",
+    "umbrella": "UmbrellaChain-bsuite",
 }
 TRAINED = (
     *("gymnax:CartPole-v1", "brax:inverted_pendulum", "jumanji:Snake-v1"),

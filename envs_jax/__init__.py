@@ -4,7 +4,7 @@ import difflib
 import inspect
 from collections.abc import Iterable
 
-from envs_jax import adapters
+from envs_jax import adapters, minatar
 from envs_jax.cartpole import CartPole
 from envs_jax.catch import Catch
 from envs_jax.conformance import ProtocolError, check, check_structure
@@ -29,6 +29,7 @@ __all__ = [
     "check",
     "check_structure",
     "make",
+    "minatar",
     "restart",
     "transition",
 ]
@@ -37,6 +38,11 @@ ENVIRONMENTS: dict[str, type] = {
     "cartpole": CartPole,
     "catch": Catch,
     "memory-chain": MemoryChain,
+    "minatar-asterix": minatar.Asterix,
+    "minatar-breakout": minatar.Breakout,
+    "minatar-freeway": minatar.Freeway,
+    "minatar-seaquest": minatar.Seaquest,
+    "minatar-space-invaders": minatar.SpaceInvaders,
     "pendulum": Pendulum,
 }
 
