@@ -5,25 +5,38 @@ import inspect
 from collections.abc import Iterable
 
 from envs_jax import adapters, minatar
+from envs_jax.acrobot import Acrobot
+from envs_jax.bandit import Bandit
 from envs_jax.cartpole import CartPole
 from envs_jax.catch import Catch
 from envs_jax.conformance import ProtocolError, check, check_structure
 from envs_jax.environment import Environment, restart, transition
+from envs_jax.lpg_chain import LPGChain
+from envs_jax.lpg_grid import LPGGrid
 from envs_jax.memory_chain import MemoryChain
+from envs_jax.mountain_car import MountainCar, MountainCarContinuous
 from envs_jax.pendulum import Pendulum
+from envs_jax.umbrella import Umbrella
 from envs_jax.wrappers import AutoReset, Batched, TimeLimit, Wrapper, auto_reset
 
 __all__ = [
     "ENVIRONMENTS",
+    "Acrobot",
     "AutoReset",
+    "Bandit",
     "Batched",
     "CartPole",
     "Catch",
     "Environment",
+    "LPGChain",
+    "LPGGrid",
     "MemoryChain",
+    "MountainCar",
+    "MountainCarContinuous",
     "Pendulum",
     "ProtocolError",
     "TimeLimit",
+    "Umbrella",
     "Wrapper",
     "auto_reset",
     "check",
@@ -35,15 +48,22 @@ __all__ = [
 ]
 
 ENVIRONMENTS: dict[str, type] = {
+    "acrobot": Acrobot,
+    "bandit": Bandit,
     "cartpole": CartPole,
     "catch": Catch,
+    "lpg-chain": LPGChain,
+    "lpg-grid": LPGGrid,
     "memory-chain": MemoryChain,
     "minatar-asterix": minatar.Asterix,
     "minatar-breakout": minatar.Breakout,
     "minatar-freeway": minatar.Freeway,
     "minatar-seaquest": minatar.Seaquest,
     "minatar-space-invaders": minatar.SpaceInvaders,
+    "mountain-car": MountainCar,
+    "mountain-car-continuous": MountainCarContinuous,
     "pendulum": Pendulum,
+    "umbrella": Umbrella,
 }
 
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from envs_jax import drawing
 from envs_jax.environment import Key, restart, transition
 
 GRAVITY = 9.8  # m/s^2
@@ -69,6 +70,14 @@ class CartPole:
 
     def action_spec(self) -> dm_env.specs.DiscreteArray:
         return dm_env.specs.DiscreteArray(2, name="action")
+
+    def render(self, state: State) -> jax.Array:
+        """uint8 [H, W, 3]: the track's whole width, the cart and the pole."""
+        x, y = 0.5 + state.position / (2 * MAX_POSITION), 0.3
+        tip = x + 0.5 * jnp.sin(state.angle), y + 0.5 * jnp.cos(state.angle)
+        picture = drawing.line(drawing.canvas(), (0, y), (1, y), 0.02, drawing.GREY)
+        picture = drawing.line(picture, (x - 0.06, y), (x + 0.06, y), 0.1)
+        return drawing.line(picture, (x, y), tip, 0.04, drawing.RED)
 
     def _observation(self, state: State) -> jax.Array:
         return jnp.stack(self._visible(state))

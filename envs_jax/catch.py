@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from envs_jax import drawing
 from envs_jax.environment import Key, restart, transition
 
 
@@ -56,6 +57,10 @@ class Catch:
 
     def action_spec(self) -> dm_env.specs.DiscreteArray:
         return dm_env.specs.DiscreteArray(3, name="action")
+
+    def render(self, state: State) -> jax.Array:
+        """uint8 [H, W, 3]: the board, light on dark."""
+        return drawing.cells(self._board(state), (drawing.BLACK, drawing.WHITE))
 
     def _board(self, state: State) -> jax.Array:
         rows = jnp.arange(self.rows)[:, None]

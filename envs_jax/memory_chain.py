@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from envs_jax import drawing
 from envs_jax.environment import Key, restart, transition
 
 
@@ -50,6 +51,14 @@ class MemoryChain:
 
     def action_spec(self) -> dm_env.specs.DiscreteArray:
         return dm_env.specs.DiscreteArray(2, name="action")
+
+    def render(self, state: State) -> jax.Array:
+        """uint8 [H, W, 3]: the bit, at the right for 1, pale once hidden; the time left."""
+        bit, begun = (0.3 + 0.4 * state.bit, 0.6), state.steps > 0
+        picture = drawing.disc(drawing.canvas(), bit, 0.15, drawing.GREEN)
+        picture = drawing.disc(picture, bit, 0.12 * begun, drawing.WHITE)
+        left = 1 - state.steps / self.length
+        return drawing.line(picture, (0, 0.05), (left, 0.05), 0.06, drawing.GREY)
 
     def _observation(self, state: State) -> jax.Array:
         remaining = (self.length - state.steps) / self.length

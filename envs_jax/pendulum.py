@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from envs_jax import drawing
 from envs_jax.environment import Key, restart, transition
 
 GRAVITY = 10.0  # m/s^2
@@ -64,6 +65,14 @@ class Pendulum:
     def action_spec(self) -> dm_env.specs.BoundedArray:
         bound = MAX_TORQUE
         return dm_env.specs.BoundedArray((1,), np.float32, -bound, bound, "action")
+
+    def render(self, state: State) -> jax.Array:
+        """uint8 [H, W, 3]: the rod on its motor."""
+        pivot, angle = (0.5, 0.5), state.angle
+        # A positive angle leans to the left, as in gymnasium's pictures.
+        tip = 0.5 - 0.4 * jnp.sin(angle), 0.5 + 0.4 * jnp.cos(angle)
+        picture = drawing.line(drawing.canvas(), pivot, tip, 0.1, drawing.RED)
+        return drawing.disc(picture, pivot, 0.04)
 
 
 def _observation(state: State) -> jax.Array:

@@ -204,7 +204,7 @@ def test_make_applies_the_time_limit():
 @pytest.mark.parametrize(
     "name, options, message",
     [
-        ("cacth", {}, "no environment is named 'cacth'; nearest: catch; known: cartp"),
+        ("cacth", {}, "no environment is named 'cacth'; nearest: catch; known: acrob"),
         (
             "catch",
             {"row": 3},

@@ -1,0 +1,70 @@
+"""Small pictures of states, uint8 [H, W, 3]: enlarged cells, thick lines, discs."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+SIDE = 64  # pixels of a picture's longer side, or a few more
+
+Colour = tuple[int, int, int]  # red, green and blue, 0 to 255
+Point = tuple[jax.Array | float, jax.Array | float]  # (x, y), from 0 to 1; y is up
+
+WHITE, GREY, BLACK = (255, 255, 255), (128, 128, 128), (0, 0, 0)
+RED, GREEN, BLUE, YELLOW = (213, 62, 79), (51, 160, 44), (31, 120, 180), (253, 191, 45)
+
+
+def cells(board: jax.Array, palette: tuple[Colour, ...]) -> jax.Array:
+    """The board's cells as equal squares, each in its colour of the palette.
+
+    Args:
+      board: int or bool [rows, columns], places in the palette.
+      palette: the colours, (red, green, blue) from 0 to 255.
+    """
+    scale = -(-SIDE // max(board.shape))
+    colours = jnp.asarray(np.uint8(palette))[board.astype(jnp.int32)]
+    return jnp.repeat(jnp.repeat(colours, scale, axis=0), scale, axis=1)
+
+
+def canvas(colour: Colour = WHITE) -> jax.Array:
+    """An empty square, from (0, 0) at the lower left to (1, 1) at the upper right."""
+    return jnp.tile(jnp.asarray(np.uint8([[colour]])), (SIDE, SIDE, 1))
+
+
+def disc(
+    picture: jax.Array, centre: Point, radius: jax.Array | float, colour: Colour = BLACK
+) -> jax.Array:
+    """The picture with a filled circle on top; lengths are shares of its side."""
+    return _paint(picture, _squared_distance(picture, *centre) <= radius**2, colour)
+
+
+def line(
+    picture: jax.Array,
+    start: Point,
+    end: Point,
+    width: float = 0.04,
+    colour: Colour = BLACK,
+) -> jax.Array:
+    """The picture with a round-ended line on top; lengths are shares of its side."""
+    (x, y), (dx, dy) = start, (end[0] - start[0], end[1] - start[1])
+    xs, ys = _pixels(picture)
+    # How far along the line its point nearest to a pixel is; a line may be a point.
+    along = ((xs - x) * dx + (ys - y) * dy) / jnp.maximum(dx**2 + dy**2, 1e-9)
+    along = jnp.clip(along, 0, 1)
+    squared_distance = _squared_distance(picture, x + along * dx, y + along * dy)
+    return _paint(picture, squared_distance <= (width / 2) ** 2, colour)
+
+
+def _pixels(picture: jax.Array) -> np.ndarray:
+    """The x and the y of the pixels' centres, float32 [2, H, W]."""
+    height, width, _ = picture.shape
+    ys, xs = np.mgrid[height - 0.5 : -0.5 : -1, 0.5:width]
+    return np.float32([xs / width, ys / height])
+
+
+def _squared_distance(picture: jax.Array, x, y) -> jax.Array:
+    xs, ys = _pixels(picture)
+    return (xs - x) ** 2 + (ys - y) ** 2
+
+
+def _paint(picture: jax.Array, mask: jax.Array, colour: Colour) -> jax.Array:
+    return jnp.where(mask[..., None], np.uint8([[colour]]), picture)
