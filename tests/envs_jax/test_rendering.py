@@ -47,7 +47,7 @@ def test_pictures_show_the_state(environment):
         return states, jax.vmap(environment.render)(states)
 
     states, pictures = play(jax.random.key(0))
-    assert pictures.dtype == jnp.uint8 and pictures.shape[::4] == (5, 3)
+    assert pictures.dtype == jnp.uint8 and pictures.shape[::3] == (5, 3)
     assert 32 <= min(pictures.shape[1:3]) and 64 <= max(pictures.shape[1:3]) <= 128
     alone = environment.render(jax.tree.map(lambda leaf: leaf[0], states))
     assert (alone != pictures[0]).mean() < 0.01  # edges may round
