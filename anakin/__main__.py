@@ -34,6 +34,9 @@ class Train:
     """environment steps between two updates; a preset has its own"""
     updates_per_report: int | None = None
     """updates between two reports; by default a hundredth of the run"""
+    reset_pool: int | None = None
+    """new episodes that a core's environments share in a step, where resets are
+    expensive; by default each has its own"""
     seed: int = 0
     """of everything random: equal seeds give equal runs, bit for bit"""
     cores: int | None = None
@@ -78,6 +81,7 @@ def train(argv: Sequence[str]) -> None:
         seed=config.seed,
         updates_per_report=config.updates_per_report,
         cores=config.cores,
+        reset_pool=config.reset_pool,
     )
     run.keep(start, config, agent=chosen.name, env=env.name)
 

@@ -14,7 +14,7 @@ from anakin.acting import Actors, fold_each, initial_actors, unroll
 from anakin.reports import Reports, iterate
 from envs_jax.conformance import ProtocolError, check_structure
 from envs_jax.environment import Environment
-from envs_jax.wrappers import Batched, auto_reset
+from envs_jax.wrappers import batched
 from podracer import episodes, parallel, tally
 from podracer.agent import Agent, Key, LearnerState, Metrics, with_last
 from podracer.errors import UserError, check_at_least_one
@@ -160,6 +160,7 @@ def train(
     seed: int = 0,
     updates_per_report: int | None = None,
     cores: int | None = None,
+    reset_pool: int | None = None,
     restore: Callable[[State, State], State] | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[State, dict[str, float] | None]]:
@@ -177,6 +178,8 @@ def train(
       updates_per_report: updates between two yields; by default a hundredth of the run,
         or what makes four million steps if that is less.
       cores: how many cores to use; by default all.
+      reset_pool: new episodes that a core's environments share in a step; by default
+        each has its own, see `envs_jax.PooledReset`.
       restore: (a state before the first update, its `LAYOUT`) -> the state to go on from,
         as `checkpoint.Checkpoints.restore`. It continues bit for bit on as many cores.
       stopped: asked every second or so; once it is true, the state is yielded at once
@@ -187,8 +190,10 @@ def train(
       FloatingPointError: a metric is no longer finite; says which, and since when.
     """
     mesh = parallel.make_mesh(cores)
+    if reset_pool is not None:
+        check_at_least_one(reset_pool=reset_pool)
     check(environment, batch_size, unroll_length, total_steps, mesh.size)
-    environment = Batched(auto_reset(environment))
+    environment = batched(environment, reset_pool)
     make_unit = make_online_step if agent.online_step else make_step
     step = make_unit(agent, environment, unroll_length)
     call = parallel.over_cores(

@@ -4,7 +4,7 @@ import difflib
 import inspect
 from collections.abc import Iterable
 
-from envs_jax import adapters, minatar
+from envs_jax import adapters, grid_world, minatar
 from envs_jax.acrobot import Acrobot
 from envs_jax.bandit import Bandit
 from envs_jax.cartpole import CartPole
@@ -17,7 +17,15 @@ from envs_jax.memory_chain import MemoryChain
 from envs_jax.mountain_car import MountainCar, MountainCarContinuous
 from envs_jax.pendulum import Pendulum
 from envs_jax.umbrella import Umbrella
-from envs_jax.wrappers import AutoReset, Batched, TimeLimit, Wrapper, auto_reset
+from envs_jax.wrappers import (
+    AutoReset,
+    Batched,
+    PooledReset,
+    TimeLimit,
+    Wrapper,
+    auto_reset,
+    batched,
+)
 
 __all__ = [
     "ENVIRONMENTS",
@@ -34,13 +42,16 @@ __all__ = [
     "MountainCar",
     "MountainCarContinuous",
     "Pendulum",
+    "PooledReset",
     "ProtocolError",
     "TimeLimit",
     "Umbrella",
     "Wrapper",
     "auto_reset",
+    "batched",
     "check",
     "check_structure",
+    "grid_world",
     "make",
     "minatar",
     "restart",
@@ -52,6 +63,10 @@ ENVIRONMENTS: dict[str, type] = {
     "bandit": Bandit,
     "cartpole": CartPole,
     "catch": Catch,
+    "grid-door-key": grid_world.DoorKey,
+    "grid-empty": grid_world.Empty,
+    "grid-four-rooms": grid_world.FourRooms,
+    "grid-memory": grid_world.Memory,
     "lpg-chain": LPGChain,
     "lpg-grid": LPGGrid,
     "memory-chain": MemoryChain,

@@ -96,6 +96,54 @@ class Batched(Wrapper):
         return jax.vmap(self.environment.step)(key, state, action)
 
 
+@dataclasses.dataclass(frozen=True)
+class PooledReset(Wrapper):
+    """B copies [B, ...] that share `pool_size` new episodes a step, for expensive resets.
+
+    `Batched(AutoReset(...))` makes a new episode for each copy in each step, used or not:
+    under `vmap` both branches are computed. Here each copy that begins one takes one of
+    the step's few, each as likely. Every start is as likely as before and no pool is used
+    twice; but copies that begin in the same step may begin alike, and since a batch draws
+    its pool with its first copy's key, other numbers of cores give other episodes.
+    """
+
+    pool_size: int = 16
+
+    def __post_init__(self):
+        if self.pool_size < 1:
+            raise ValueError(f"pool_size is {self.pool_size}; it must be at least 1")
+
+    def initial_state(self, key: Key) -> tuple[AutoResetState, dm_env.TimeStep]:
+        inner, timestep = jax.vmap(self.environment.initial_state)(key)
+        return AutoResetState(inner, timestep.last()), timestep
+
+    def step(self, key: Key, state: AutoResetState, action: jax.Array):
+        pool = jax.random.split(jax.random.fold_in(key[0], 1), self.pool_size)
+        pool = jax.vmap(self.environment.initial_state)(pool)
+        # As in AutoReset, one key serves both: exactly one of the two is taken.
+        place = jax.vmap(lambda key: jax.random.randint(key, (), 0, self.pool_size))(
+            key
+        )
+        stepped = jax.vmap(self.environment.step)(key, state.inner, action)
+
+        def choose(fresh, x):
+            begins = state.last.reshape(-1, *(1,) * (x.ndim - 1))
+            return jnp.where(begins, fresh[place], x)
+
+        inner, timestep = jax.tree.map(choose, pool, stepped)
+        return AutoResetState(inner, timestep.last()), timestep
+
+
+def batched(environment: Environment, reset_pool: int | None = None) -> Wrapper:
+    """B copies with automatic resets: full ones, or from a pool of that size."""
+    if reset_pool is None:
+        return Batched(auto_reset(environment))
+    bare = (
+        environment.environment if isinstance(environment, AutoReset) else environment
+    )
+    return PooledReset(bare, reset_pool)
+
+
 def auto_reset(environment: Environment) -> AutoReset:
     """`AutoReset(environment)`, or the environment itself if it is one."""
     return environment if isinstance(environment, AutoReset) else AutoReset(environment)

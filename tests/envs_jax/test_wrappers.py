@@ -7,7 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from envs_jax import AutoReset, Batched, CartPole, Catch, TimeLimit, auto_reset
+from envs_jax import (
+    AutoReset,
+    Batched,
+    CartPole,
+    Catch,
+    PooledReset,
+    TimeLimit,
+    auto_reset,
+    batched,
+)
 
 
 def keys(seed, *shape):
@@ -81,3 +90,49 @@ def test_a_batch_equals_its_members():
         alone = play(environment, keys(0, 51, 3)[:, i], actions[:, i])
         jax.tree.map(lambda leaf, one, i=i: close(leaf[i], one), first, alone[0])
         jax.tree.map(lambda leaf, one, i=i: close(leaf[:, i], one), together, alone[2])
+
+
+RESETS = {"full": None, "pool of 1": 1, "pool of 5": 5}
+
+
+@pytest.mark.parametrize("pool", RESETS.values(), ids=RESETS)
+def test_resets_draw_every_start_as_often_and_anew(pool):
+    """Catch's ball begins in any of 5 columns; an episode of 4 rows is 3 steps long."""
+    environment, steps, copies = batched(Catch(rows=4), pool), 200, 64
+    actions = jnp.ones((steps, copies), jnp.int32)
+    _, _, timesteps = play(environment, keys(0, steps + 1, copies), actions)
+    kinds = np.tile([1, 1, 2, 0], steps // 4)[:, None]
+    np.testing.assert_array_equal(
+        timesteps.step_type, np.broadcast_to(kinds, (steps, 64))
+    )
+    boards = np.asarray(timesteps.observation)[timesteps.first()]
+    balls = boards[:, 0].argmax(-1).reshape(-1, copies)  # [episodes, copies]
+    if pool == 1:  # all begin at once, and so alike; but another episode each time
+        assert (balls == balls[:, :1]).all() and len(np.unique(balls)) == 5
+        return
+    share = np.bincount(balls.ravel(), minlength=5) / balls.size
+    np.testing.assert_allclose(share, 0.2, atol=0.06)
+    repeats = [(b[1:] == b[:-1]).mean() for b in (balls, balls.T)]
+    np.testing.assert_allclose(
+        repeats, 0.2 + 0.8 * np.array([0, (pool or np.inf) ** -1]), atol=0.07
+    )
+
+
+@pytest.mark.parametrize("pool", [1, 3])
+def test_who_goes_on_does_not_notice_the_pool(pool):
+    """Copies at other points of their episodes: rewards, ends and time limits are theirs."""
+    bare, copies, steps = TimeLimit(Catch(rows=5), 3), 6, 40
+    full, pooled = batched(bare), batched(AutoReset(bare), pool)
+    assert pooled == PooledReset(bare, pool)
+    actions = jnp.ones((steps, copies), jnp.int32)
+    both = [play(e, keys(1, steps + 1, copies), actions)[2] for e in (full, pooled)]
+    for x, y in zip(
+        both[0][:1] + both[0][2:3], both[1][:1] + both[1][2:3], strict=True
+    ):
+        np.testing.assert_array_equal(x, y)
+    assert both[1].first().any(1).sum() > 5
+
+
+def test_a_pool_needs_an_episode():
+    with pytest.raises(ValueError, match="pool_size is 0; it must be at least 1"):
+        PooledReset(Catch(), 0)

@@ -1,0 +1,66 @@
+"""What the agent of a grid world sees: the 7 x 7 squares before it (arXiv:2306.13831)."""
+
+import dm_env
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from envs_jax.grid_world import squares
+from envs_jax.grid_world.squares import LOOKS, State
+
+SIZE = 7  # squares, in width and in depth
+MIDDLE, NEAREST = SIZE // 2, SIZE - 1  # the agent's own column and row in its view
+SHAPE = (SIZE, SIZE, LOOKS + 4)
+SPEC = dm_env.specs.BoundedArray(SHAPE, np.float32, 0, 1, "view")
+
+
+def view(state: State, see_through: bool) -> jax.Array:
+    """float32 [7, 7, 12], ahead is up and the agent in the middle of the last row.
+
+    Planes 0 to 7 are 1 where a square that it sees looks like that (`squares.FLOOR` to
+    `LOCKED`), and all 0 where it sees nothing; what it carries lies on its own square. Of
+    planes 8 to 11 one is 1 everywhere: its direction, right, down, left or up.
+    """
+    before = _squares_before(state)
+    own = np.arange(SIZE**2).reshape(SIZE, SIZE) == NEAREST * SIZE + MIDDLE
+    shown = squares.looks(squares.put(before, own, state.carried))
+    planes = shown[..., None] == jnp.arange(LOOKS, dtype=jnp.uint8)[None, None]
+    if not see_through:
+        planes &= _sight(~squares.blocks_sight(before))[..., None]
+    direction = state.direction == jnp.arange(4)
+    direction = jnp.broadcast_to(direction, (SIZE, SIZE, 4))
+    return jnp.float32(jnp.concatenate([planes, direction], axis=-1))
+
+
+def _squares_before(state: State) -> jax.Array:
+    """uint8 [7, 7], turned as the agent looks; what is not in the grid is wall."""
+    height, width = state.grid.shape
+    forward, aside = NEAREST - np.arange(SIZE)[:, None], np.arange(SIZE)[None] - MIDDLE
+    down, right = squares.ahead(state.direction)
+    # Looking (down, right), one's right hand is at (right, -down).
+    rows = state.row + forward * down + aside * right
+    columns = state.column + forward * right - aside * down
+    inside = (0 <= rows) & (rows < height) & (0 <= columns) & (columns < width)
+    found = jnp.take(state.grid.ravel(), rows * width + columns, mode="clip")
+    return squares.put(found, ~inside, squares.WALL)
+
+
+def _sight(clear: jax.Array) -> jax.Array:
+    """bool [7, 7], what is seen where only `clear` [7, 7] squares let sight pass.
+
+    MiniGrid's rule. From the agent's row to the farthest: sight spreads along a row over
+    the clear squares next to those already seen, and from each of them to its neighbours
+    on both sides and to the three squares ahead of these. A row is an integer here, a bit
+    for each square, which costs a fraction of what arrays do.
+    """
+    bits = np.arange(SIZE)
+    clear_rows = jnp.sum(clear << bits[None], axis=1)
+    lit, seen = 1 << MIDDLE, []
+    for row in reversed(range(SIZE)):
+        source = lit & clear_rows[row]
+        for _ in range(SIZE - 1):
+            source |= (source << 1 | source >> 1) & clear_rows[row]
+        around = source | source << 1 | source >> 1
+        seen.append(lit | around)
+        lit = around
+    return (jnp.stack(seen[::-1])[:, None] >> bits[None]) % 2 == 1
