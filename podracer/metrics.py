@@ -51,6 +51,10 @@ VOCABULARY = {
     "lag_median": ("updates", "the same, median"),
     "lag_max": ("updates", "the same, greatest"),
     "dropped": ("trajectories", "too old to learn from, since the start of the run"),
+    "lost_episodes": (
+        "episodes",
+        "discarded, since the start of the run, because what ran them died",
+    ),
     "games": ("games", "that finished in this row, where episodes are lives"),
     "game_return": ("reward", "mean undiscounted return of those games"),
 }

@@ -153,4 +153,6 @@ class Actor(threading.Thread):
             timestep = jax.device_put(timestep, self._device)
             unroll, parts, sums = finish(unroll, timestep)
             games = self._environment.finished_games()
-            self._queue.put(number, Handed(parts, sums, games, np.array(versions)))
+            lost = self._environment.lost_episodes()
+            handed = Handed(parts, sums, games, lost, np.array(versions))
+            self._queue.put(number, handed)

@@ -22,6 +22,7 @@ class Report:
         self._frames_per_step = frames_per_step
         self.steps_per_trajectory = actors[0].steps_per_trajectory
         self.learned = self.dropped = self.reported = 0  # trajectories since the start
+        self._lost = 0  # episodes since the start
         self._compile_seconds = 0.0
         self._handed: list[Handed] = []  # without their trajectories
         self._lags: list[np.ndarray] = []
@@ -30,6 +31,7 @@ class Report:
     def add(self, handed: Handed, lag: np.ndarray) -> None:
         """Counts a trajectory, learned from `lag` [T] updates after it was acted."""
         self._lags.append(lag)
+        self._lost += handed.lost
         self._handed.append(handed._replace(parts=()))
         self.learned += 1
         if self.learned == 1:  # until here everything was compiled
@@ -68,6 +70,7 @@ class Report:
             "updates": learner.updates,
             "steps": self.learned * self.steps_per_trajectory,
             "dropped": self.dropped,
+            "lost_episodes": self._lost,
         }
         self._lags, self._handed, self.reported = [], [], self.learned
         self._start_clock()

@@ -46,6 +46,7 @@ class Handed(NamedTuple):
     parts: list[Any]  # one Trajectory a learner core, still on the actor's core
     episodes: Any  # Sums of the episodes that finished in it
     games: Any  # Games that finished in it, or None
+    lost: int  # episodes that were discarded in it
     versions: np.ndarray  # [T] of the parameters that each step was acted with
 
 

@@ -1,22 +1,27 @@
-"""Environments on the host by name: EnvPool's, and `jax:NAME` for our own."""
+"""Environments on the host by name: EnvPool's, `jax:`, `gym:` and `dm:`."""
 
 from typing import Any
 
 import numpy as np
 
-from sebulba.host_environments import envpool, envs_jax
+from podracer.errors import UserError, nearest
+from sebulba.host_environments import envpool, envs_jax, python
 from sebulba.host_environments.environment import Games, HostEnvironment
 
-__all__ = ["Games", "HostEnvironment", "default_options", "first_seed", "make"]
+__all__ = ["DOORS", "Games", "HostEnvironment", "default_options", "first_seed", "make"]
 
-JAX = "jax:"
+DOORS = {  # before the colon; each has `default_options` and `make`, as below
+    "": envpool,
+    "jax": envs_jax,
+    "gym": python.GYM,
+    "dm": python.DM,
+}
 
 
 def default_options(name: str) -> Any:
     """A frozen dataclass of what can be set in that environment; UserError if unknown."""
-    if name.startswith(JAX):
-        return envs_jax.default_options(name.removeprefix(JAX))
-    return envpool.default_options(name)
+    door, name = _split(name)
+    return DOORS[door].default_options(name)
 
 
 def make(
@@ -25,16 +30,28 @@ def make(
     """A batch of environments, seeded with `seed` to `seed + batch_size - 1`.
 
     Args:
-      name: an EnvPool id, as `Pong-v5`, or `jax:catch`.
+      name: an EnvPool id, as `Pong-v5`, or `jax:catch`, `gym:CartPole-v1`,
+        `dm:MODULE:FUNCTION`.
       batch_size: how many.
       seed: see `first_seed`.
       threads: of a C++ pool.
       options: `default_options(name)`, changed.
     """
-    if name.startswith(JAX):
-        name = name.removeprefix(JAX)
-        return envs_jax.JaxEnvironment(name, batch_size, seed, options)
-    return envpool.EnvPool(name, batch_size, seed, threads, options)
+    door, name = _split(name)
+    return DOORS[door].make(name, batch_size, seed, threads, options)
+
+
+def _split(name: str) -> tuple[str, str]:
+    """The door and the name behind it. Raises UserError for a door that is none."""
+    door, colon, rest = name.partition(":")
+    if not colon:
+        return "", name
+    if door not in DOORS:
+        raise UserError(
+            f"--env: {door!r} in {name!r} is no kind of environment"
+            f"{nearest(door, filter(None, DOORS))}"
+        )
+    return door, rest
 
 
 def first_seed(seed: int, thread: int, batch_size: int) -> int:

@@ -33,6 +33,9 @@ class HostEnvironment(Protocol):
     def finished_games(self) -> "Games | None":
         """Of what finished since the last call; None if episodes are whole games."""
 
+    def lost_episodes(self) -> int:
+        """Unfinished episodes that were discarded since the last call."""
+
     def close(self) -> None:
         """Frees what the environments hold. Called once, last."""
 

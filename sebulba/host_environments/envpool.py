@@ -13,6 +13,7 @@ from dm_env import specs
 
 from podracer.errors import UserError, check_at_least_one, check_range, nearest
 from sebulba.host_environments.environment import Games
+from sebulba.host_environments.spaces import action_spec, as_float32, spec_of
 
 FIRST, MID, LAST = dm_env.StepType
 
@@ -81,6 +82,11 @@ def default_options(name: str) -> Options:
     return AtariOptions() if _is_atari(make_spec(name)) else Options()
 
 
+def make(name: str, batch_size: int, seed: int, threads: int, options: Options):
+    """A pool of B."""
+    return EnvPool(name, batch_size, seed, threads, options)
+
+
 def _is_atari(spec: Any) -> bool:
     return "full_action_space" in spec.config._fields
 
@@ -135,7 +141,7 @@ class EnvPool:
                 seed=seed,
                 **settings,
             )
-            self._observation_spec = _spec(self._pool.observation_space)
+            self._observation_spec = spec_of(self._pool.observation_space, _observation)
             self._action_spec = action_spec(name, self._pool.action_space)
         self._over = np.ones(batch_size, bool)
 
@@ -159,6 +165,9 @@ class EnvPool:
 
     def finished_games(self) -> Games | None:
         return self._games and self._games.collect()
+
+    def lost_episodes(self) -> int:
+        return 0
 
     def close(self) -> None:
         self._pool.close()
@@ -195,44 +204,11 @@ class _GameCounter:
         return sums
 
 
-def action_spec(name: str, space: Any) -> specs.BoundedArray:
-    """One discrete action, several (integers from 0) or continuous ones; else UserError."""
-    spec = _spec(space)
-    kind = np.dtype(getattr(spec, "dtype", object)).kind
-    if kind == "f":
-        return spec
-    if kind in "iu" and not spec.minimum.any():
-        return spec.replace(dtype=np.int32)  # EnvPool's own comes in several widths
-    raise UserError(
-        f"{name} has actions {' '.join(str(space).split())}; only discrete ones from 0 and "
-        "continuous ones are supported: choose another environment"
-    )
-
-
-def _spec(space: Any) -> Any:
-    """dm_env's words for a gymnasium space; of what `_observation` makes of its members."""
-    if hasattr(space, "spaces"):
-        return {name: _spec(part) for name, part in space.spaces.items()}
-    if space.shape == () and hasattr(space, "n"):
-        return specs.DiscreteArray(int(space.n), dtype=np.int32)
-    if not hasattr(space, "low"):  # MultiBinary
-        return specs.BoundedArray(space.shape, bool, False, True)
-    low, high = space.low, space.high
-    if space.dtype.kind == "f":
-        # Unbounded is C++'s numeric_limits: from `min`, the smallest above 0, to `max`.
-        limits = np.finfo(space.dtype)
-        low = np.where(np.isin(low, (limits.tiny, limits.min)), -np.inf, low)
-        high = np.where(high == limits.max, np.inf, high)
-    low, high = (_observation(x[None])[0] for x in (low, high))
-    return specs.BoundedArray(low.shape, low.dtype, low, high)
-
-
 def _observation(observation: Any) -> Any:
     """float64 as float32, [B, C, H, W] images as [B, H, W, C]; anything else as it is."""
     if isinstance(observation, dict):
         return {name: _observation(x) for name, x in observation.items()}
-    if observation.dtype == np.float64:
-        observation = observation.astype(np.float32)
+    observation = as_float32(observation)
     if observation.ndim == 4 and observation.shape[1] <= 4 < min(observation.shape[2:]):
         return np.moveaxis(observation, 1, -1)
     return observation

@@ -19,6 +19,12 @@ def default_options(name: str) -> Any:
     return known[name]()
 
 
+def make(name: str, batch_size: int, seed: int, threads: int, options: Any):
+    """B copies; they use one thread, whatever `threads` is."""
+    del threads
+    return JaxEnvironment(name, batch_size, seed, options)
+
+
 class JaxEnvironment:
     """B copies on the first CPU device, through the host protocol."""
 
@@ -61,6 +67,9 @@ class JaxEnvironment:
 
     def finished_games(self) -> None:
         return None
+
+    def lost_episodes(self) -> int:
+        return 0
 
     def close(self) -> None:
         pass

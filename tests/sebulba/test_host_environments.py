@@ -11,7 +11,8 @@ from podracer import transformations
 from podracer.agent import ActorOutput, Agent
 from podracer.errors import UserError
 from sebulba import host_environments
-from sebulba.host_environments.envpool import AtariOptions, Options, action_spec
+from sebulba.host_environments.envpool import AtariOptions, Options
+from sebulba.host_environments.spaces import action_spec
 
 FIRST, MID, LAST = dm_env.StepType
 
