@@ -35,14 +35,13 @@ def curve(rows: Iterable[Mapping[str, float | None]], title: str = "") -> Pictur
 
     In a notebook, `display(curve(rows), clear=True)` in the training loop is a live one.
     """
-    return compare({title: [to_points(rows, "steps", "episode_return")]}, title=title)
+    return compare({title: [to_points(rows, "steps", "episode_return")]})
 
 
 def compare(
     groups: Mapping[str, Sequence[np.ndarray]],
     x: str = "steps",
     y: str = "episode_return",
-    title: str = "",
 ) -> Picture:
     """Draws the mean curve of each group of runs, and the interval of that mean.
 
@@ -53,10 +52,9 @@ def compare(
       groups: by name, the runs' points [N, 3]: x, y and the weight of y in a mean.
       x: "steps" or "seconds".
       y: a word of `podracer.metrics`.
-      title: of the picture.
     """
     picture = Picture(figsize=(7, 4), dpi=150, layout="constrained")
-    axes = picture.add_subplot(title=title)
+    axes = picture.add_subplot()
     axes.set(xlabel=_label(x), ylabel=_label(y))
     axes.xaxis.set_major_formatter(lambda number, _: human(number))
     axes.spines[["top", "right"]].set_visible(False)
@@ -66,14 +64,16 @@ def compare(
             "color": COLORS[number % len(COLORS)],
             "linestyle": STYLES[number // len(COLORS) % len(STYLES)],
         }
-        if runs := [_thin(points) for points in runs if len(points)]:
-            _draw(axes, runs, name, look)
+        _draw(axes, [_thin(points) for points in runs if len(points)], name, look)
     if not axes.lines:
         axes.set(xticks=[], yticks=[])
         nothing = "no episode has finished" if y == "episode_return" else f"no {y} yet"
         axes.text(0.5, 0.5, nothing, ha="center", transform=axes.transAxes)
-    elif len(groups) > 1 or len(runs) > 1:
-        axes.legend(frameon=False)
+    if len(groups) > 1:
+        axes.legend(frameon=False, fontsize="small")
+    else:
+        axes.set_title(*groups)
+        _name_the_end(axes)
     return picture
 
 
@@ -84,26 +84,33 @@ def save(picture: Figure, path: str | Path, format: str = "png") -> None:
 
 
 def _draw(axes: Axes, runs: list[np.ndarray], name: str, look: dict) -> None:
+    if not runs:
+        return
     if len(runs) == 1:
         (points,) = runs
         x, mean = points[:, 0], _smooth(points[:, 1], points[:, 2])
         axes.plot(*points[:, :2].T, color=look["color"], alpha=0.3, linewidth=1)
-        label = name
     else:
         x, values = on_one_axis(runs)
         mean = values.mean(0)
         axes.fill_between(x, *interval(values), color=look["color"], alpha=0.2, lw=0)
-        label = f"{name} ({len(runs)} runs)"
-    axes.plot(x, mean, linewidth=2, label=label, **look)
+        name = f"{name}, {len(runs)} runs"
+    axes.plot(x, mean, linewidth=2, label=f"{name}: {human(mean[-1])}", **look)
     axes.plot(x[-1], mean[-1], "o", color=look["color"])
-    axes.annotate(
-        human(mean[-1]),
-        (x[-1], mean[-1]),
-        xytext=(8, 0),
-        textcoords="offset points",
-        va="center",
-        color=look["color"],
-    )
+
+
+def _name_the_end(axes: Axes) -> None:
+    """Writes its last number beside the last thing drawn, if any."""
+    for line in axes.lines[-1:]:
+        ((x, y),) = line.get_xydata()
+        axes.annotate(
+            human(y),
+            (x, y),
+            xytext=(8, 0),
+            textcoords="offset points",
+            va="center",
+            color=line.get_color(),
+        )
 
 
 def on_one_axis(runs: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

@@ -24,7 +24,7 @@ def record(
     title: str = "training",
     quiet: bool = False,
     checkpoints: Checkpoints | None = None,
-    sinks: Config = Config(),
+    sinks: Config | None = None,
 ) -> tuple[Any, dict[str, float] | None]:
     """Runs a training loop to its end and returns its last state and metrics.
 
@@ -43,7 +43,7 @@ def record(
 
     with (
         keep_state(folder, finished),
-        Sinks(folder, total_steps, sinks) as rows,
+        Sinks(folder, total_steps, sinks or Config()) as rows,
         _drawing(folder, title) as draw_if_due,
         Progress(total_steps, title, quiet) as progress,
         checkpoints or contextlib.nullcontext(),

@@ -6,6 +6,7 @@ A sink has `write(row)` and `close()`. One that fails while the run goes on is d
 import contextlib
 import dataclasses
 import importlib.util
+import math
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -86,6 +87,7 @@ class Sinks:
             return
         row, self._waiting = metrics.merge(self._waiting), []
         self._lines.write(row)
+        row = {name: x for name, x in row.items() if math.isfinite(x)}
         for name in [*self._others]:
             with self._dropped_if_it_fails(name):
                 self._others[name].write(row)
@@ -99,7 +101,7 @@ class Sinks:
     def _dropped_if_it_fails(self, name: str) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # whatever a library of others raises
+        except Exception as error:  # noqa: BLE001, whatever their library raises
             self._others.pop(name, None)
             reason = " ".join(str(error).split())[:200] or type(error).__name__
             print(
@@ -166,7 +168,7 @@ class WandB:
         self._run.define_metric("*", step_metric="steps")
 
     def write(self, row: Row) -> None:
-        self._run.log(dict(row))
+        self._run.log(row)
 
     def close(self) -> None:
         self._run.finish()
@@ -197,4 +199,6 @@ def _as_user_error(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise UserError(f"{what}: {error} (leave it out, or WANDB_MODE=offline)") from error
+        raise UserError(
+            f"{what}: {error} (leave it out, or WANDB_MODE=offline)"
+        ) from error
