@@ -59,12 +59,13 @@ class Sinks:
         self._folder, self._config = folder, config
         self._every = total_steps / MOST_ROWS  # environment steps
         self._waiting: list[Row] = []
-        self._next_steps = 0.0
+        self._next_steps = 0.0  # when to write again
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
             path = self._folder / run_folder.METRICS
-            written = metrics.last(path).get("steps") or 0
+            if written := metrics.last(path).get("steps", 0):
+                self._wait_from(written)
             self._lines = stack.enter_context(metrics.JsonLines(path))
             self._others = dict(_others(self._folder, self._config, written))
             stack.callback(self._close_others)
@@ -80,7 +81,10 @@ class Sinks:
         self._waiting.append(row)
         if row["steps"] >= self._next_steps:
             self._flush()
-            self._next_steps = (row["steps"] // self._every + 1) * self._every
+            self._wait_from(row["steps"])
+
+    def _wait_from(self, steps: float) -> None:
+        self._next_steps = (steps // self._every + 1) * self._every
 
     def _flush(self) -> None:
         if not self._waiting:
