@@ -59,7 +59,7 @@ def plot(argv: Sequence[str]) -> None:
         name = _group(run, config.by)
         points = runs.points(run, config.x, config.y)
         if len(points):
-            groups.setdefault(name, []).append((points, run.folder))
+            groups.setdefault(name, []).append((points, run))
         else:
             print(f"{run.folder}: no {config.y} yet, left out")
     if not groups:
@@ -82,13 +82,16 @@ def _group(run: runs.Run, by: Sequence[str]) -> str:
     return ", ".join(f"{name} {value}" for name, value in zip(by, values))
 
 
-def _tell(name: str, found: list[Any], x: str) -> None:
-    """One line on a group: how many runs, and which of them ends its curve."""
+def _tell(name: str, found: list[tuple[Any, runs.Run]], x: str) -> None:
+    """One line on a group: how many runs, and what to know before trusting its curve."""
     ends = [points[-1, 0] for points, _ in found]
-    _, shortest = found[ends.index(min(ends))]
+    seeds = {run.config.get("train", {}).get("seed") for _, run in found}
     line = f"{name}: {len(found)} run{'s' * (len(found) > 1)}"
+    if len(seeds) < len(found):
+        line += ", not all of different seeds"
     if min(ends) < 0.99 * max(ends):
-        line += f", to {min(ends):,.0f} {x}, where {shortest} ends"
+        _, shortest = found[ends.index(min(ends))]
+        line += f", to {min(ends):,.0f} {x}, where {shortest.folder} ends"
     print(line)
 
 

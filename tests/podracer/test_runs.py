@@ -60,6 +60,8 @@ def test_a_picture_of_two_agents_and_two_seeds(capsys):
         assert image.format == "PNG"
     command.plot(["runs/impala-0", "runs/ppo-1", "--by", "seed", "--x", "seconds"])
     assert lines_of(capsys) == ["seed 0: 1 run", "seed 1: 1 run", "drawn in curves.png"]
+    command.plot(["runs/ppo-1", "runs/ppo-1"])
+    assert lines_of(capsys)[0] == "ppo on catch: 2 runs, not all of different seeds"
 
 
 def test_what_is_not_a_number_is_not_drawn(capsys):
@@ -146,7 +148,7 @@ def recorded(name, seen=None, end=None):
     try:
         with run_folder.held(folder):
             record(train(), folder, 2, quiet=True)
-    except BaseException as error:
+    except (KeyboardInterrupt, FloatingPointError) as error:
         assert error is end
     return run_folder.load_state(folder)
 
@@ -218,13 +220,17 @@ def test_a_terminal_gets_a_table_and_a_pipe_plain_text():
     program = [sys.executable, "-m", "podracer", "runs"]
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "TERM": "xterm"}
     piped = subprocess.run(
-        program, env=env | {"FORCE_COLOR": "1"}, capture_output=True, timeout=60
+        program,
+        env=env | {"FORCE_COLOR": "1"},
+        capture_output=True,
+        timeout=60,
+        check=True,
     )
-    assert piped.returncode == 0 and b"\x1b" not in piped.stdout
+    assert piped.stdout and b"\x1b" not in piped.stdout
     terminal, its_end = pty.openpty()
-    shown = subprocess.run(program, env=env, stdout=its_end, timeout=60)
+    subprocess.run(program, env=env, stdout=its_end, timeout=60, check=True)
     os.close(its_end)
-    assert shown.returncode == 0 and b"\x1b[1m" in os.read(terminal, 4096)
+    assert b"\x1b[1m" in os.read(terminal, 4096)
     os.close(terminal)
 
 

@@ -3,6 +3,7 @@
 import importlib.machinery
 import importlib.util
 import math
+import resource
 import struct
 import sys
 import types
@@ -76,6 +77,20 @@ def test_tensorboard_forgets_what_a_resumed_run_does_again(tmp_path):
     write(tmp_path, [row(20)], config=config)
     assert events(tmp_path)[1][-1] == 11
     assert [one["steps"] for one in read(tmp_path)] == [10, 20]
+
+
+def test_tensorboard_on_a_full_disk_is_dropped(tmp_path, capsys):
+    pytest.importorskip("tensorboardX")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, hard))  # a file, in bytes
+    try:
+        rows = [row(steps) for steps in range(10, 201, 10)]
+        write(tmp_path, rows, config=Config(tensorboard=True))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("TensorBoard: ") and "File too large; it gets no" in line
+    assert read(tmp_path) == rows
 
 
 class Wandb(types.ModuleType):
