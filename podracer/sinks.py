@@ -106,7 +106,9 @@ class Sinks:
         try:
             yield
         except Exception as error:  # noqa: BLE001, whatever their library raises
-            self._others.pop(name, None)
+            if sink := self._others.pop(name, None):
+                with contextlib.suppress(Exception):
+                    sink.close()
             reason = " ".join(str(error).split())[:200] or type(error).__name__
             print(
                 f"{name}: {reason}; it gets no more metrics, the run goes on",
@@ -125,14 +127,17 @@ class TensorBoard:
     """
 
     def __init__(self, folder: Path, written: int):
-        from tensorboardX import event_file_writer, proto, summary
+        from tensorboardX import record_writer, summary
+        from tensorboardX.proto import event_pb2
 
-        self._events, self._scalar = proto.event_pb2, summary.scalar
+        self._events, self._scalar = event_pb2, summary.scalar
+        path = folder / f"events.out.tfevents.{time.time_ns()}"
         with run_folder.writing(folder):
             folder.mkdir(exist_ok=True)
-            self._file = event_file_writer.EventsWriter(str(folder / "events"))
-        start = self._events.SessionLog(status=self._events.SessionLog.START)
-        self._write(written + 1, session_log=start)
+            self._file = record_writer.RecordWriter(str(path))
+            start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+            self._write(0, file_version="brain.Event:2")
+            self._write(written + 1, session_log=start)
 
     def write(self, row: Row) -> None:
         for name, number in row.items():
@@ -144,7 +149,7 @@ class TensorBoard:
 
     def _write(self, steps: int, **what: Any) -> None:
         event = self._events.Event(wall_time=time.time(), step=int(steps), **what)
-        self._file.write_event(event)
+        self._file.write(event.SerializeToString())
 
 
 class WandB:
