@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -60,6 +60,22 @@ VOCABULARY = {
 }
 
 
+# How rows are merged into one; all others are means over the rows.
+NEWEST = ("steps", "updates", "compile_seconds", "dropped", "max_episode_length")
+SUM = ("seconds", "episodes", "games")
+WEIGHT = {
+    "episode_return": "episodes",
+    "episode_length": "episodes",
+    "game_return": "games",
+    "steps_per_second": "seconds",
+    "frames_per_second": "seconds",
+    "learner_steps_per_second": "seconds",
+    "learner_waiting": "seconds",
+    "actors_waiting": "seconds",
+}
+TAIL = 2**16  # bytes at a file's end that hold its last rows
+
+
 def human(number: float) -> str:
     """Three digits and a suffix: 0.985, 1.23k, 310k, 4M, 2.1B; a dash for NaN."""
     if math.isnan(number):
@@ -105,7 +121,7 @@ class JsonLines:
 
     def _drop_unfinished_line(self) -> None:
         end = self._file.seek(0, os.SEEK_END)
-        start = self._file.seek(max(end - 2**16, 0))  # no line is as long as this
+        start = self._file.seek(max(end - TAIL, 0))  # no line is as long as this
         whole, newline, rest = self._file.read(end - start).rpartition(b"\n")
         if rest:
             self._file.truncate(start + len(whole + newline))
@@ -117,6 +133,42 @@ def read(path: str | Path) -> Iterator[dict[str, float | None]]:
         for line in lines:
             if line.endswith("\n"):
                 yield json.loads(line)
+
+
+def last(path: str | Path) -> dict[str, float | None]:
+    """The newest number of each metric that is not null; empty where there is no row."""
+    newest: dict[str, float | None] = {}
+    with suppress(FileNotFoundError), open(path, "rb") as file:
+        start = file.seek(max(file.seek(0, os.SEEK_END) - TAIL, 0))
+        lines = file.read().split(b"\n")[start > 0 : -1]  # without parts of a line
+        for line in lines:
+            row = json.loads(line)
+            newest |= {name: x for name, x in row.items() if x is not None}
+    return newest
+
+
+def merge(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Neighbouring rows as one: what they would have been, reported together.
+
+    Counts and means are exact; of medians the mean is taken.
+    """
+    if len(rows) == 1:
+        return dict(rows[0])
+    return {name: _merged(name, rows) for name in rows[-1]}
+
+
+def _merged(name: str, rows: Sequence[Mapping[str, float]]) -> float:
+    numbers = [row[name] for row in rows]
+    if name in NEWEST:
+        return numbers[-1]
+    if name in SUM:
+        return sum(numbers)
+    if name == "lag_max":
+        return max(numbers)
+    weights = [row[WEIGHT[name]] if name in WEIGHT else 1 for row in rows]
+    pairs = [(x, weight) for x, weight in zip(numbers, weights) if weight]
+    total = sum(weight for _, weight in pairs)
+    return sum(x * weight for x, weight in pairs) / total if total else math.nan
 
 
 def cut(path: str | Path, updates: int) -> None:

@@ -1,19 +1,24 @@
-"""The learning curve of a run: mean return by environment steps."""
+"""Learning curves: of one run, or of many with an interval over their seeds."""
 
 import io
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from podracer.metrics import human
+from podracer.metrics import VOCABULARY, human
 from podracer.run_folder import atomic
+from podracer.runs import to_points
 
-COLOR = "#1f6fb4"
+COLORS = ("#1f6fb4", "#d1601f", "#2f8f4e", "#8a4fb0", "#b8860b", "#c2407a", "#4d4d4d")
+STYLES = ("-", "--", ":", "-.")  # once the colours are used up
 SMOOTH = 0.05  # the share of the curve that one point of the smooth line averages
 MOST_POINTS = 2000
+MEAN_POINTS = 300  # of the mean of several runs
+CONFIDENCE = 0.95
+RESAMPLES = 2000
 
 
 class Picture(Figure):
@@ -30,60 +35,132 @@ def curve(rows: Iterable[Mapping[str, float | None]], title: str = "") -> Pictur
 
     In a notebook, `display(curve(rows), clear=True)` in the training loop is a live one.
     """
+    return compare({title: [to_points(rows, "steps", "episode_return")]})
+
+
+def compare(
+    groups: Mapping[str, Sequence[np.ndarray]],
+    x: str = "steps",
+    y: str = "episode_return",
+) -> Picture:
+    """Draws the mean curve of each group of runs, and the interval of that mean.
+
+    The interval is a percentile bootstrap over the runs (Efron & Tibshirani 1993). The
+    mean of a group ends with its shortest run: beyond it would be of other runs.
+
+    Args:
+      groups: by name, the runs' points [N, 3]: x, y and the weight of y in a mean.
+      x: "steps" or "seconds".
+      y: a word of `podracer.metrics`.
+    """
     picture = Picture(figsize=(7, 4), dpi=150, layout="constrained")
-    axes = picture.add_subplot(title=title, xlabel="environment steps")
-    axes.set_ylabel("mean return of finished episodes")
-    axes.xaxis.set_major_formatter(lambda steps, _: human(steps))
+    axes = picture.add_subplot()
+    axes.set(xlabel=_label(x), ylabel=_label(y))
+    axes.xaxis.set_major_formatter(lambda number, _: human(number))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
-
-    points = np.array([point for row in rows if (point := _point(row))]).reshape(-1, 3)
-    if not len(points):
+    for number, (name, runs) in enumerate(groups.items()):
+        look = {
+            "color": COLORS[number % len(COLORS)],
+            "linestyle": STYLES[number // len(COLORS) % len(STYLES)],
+        }
+        _draw(axes, [_thin(points) for points in runs if len(points)], name, look)
+    if not axes.lines:
         axes.set(xticks=[], yticks=[])
-        axes.text(
-            0.5, 0.5, "no episode has finished", ha="center", transform=axes.transAxes
-        )
-        return picture
-    steps, returns, episodes = _thin(points).T
-    smooth = _smooth(returns, episodes)
-    axes.plot(steps, returns, color=COLOR, alpha=0.3, linewidth=1)
-    axes.plot(steps, smooth, color=COLOR, linewidth=2)
-    axes.plot(steps[-1], smooth[-1], "o", color=COLOR)
-    axes.annotate(
-        human(smooth[-1]),
-        (steps[-1], smooth[-1]),
-        xytext=(8, 0),
-        textcoords="offset points",
-        va="center",
-        color=COLOR,
-    )
+        nothing = "no episode has finished" if y == "episode_return" else f"no {y} yet"
+        axes.text(0.5, 0.5, nothing, ha="center", transform=axes.transAxes)
+    if len(groups) > 1:
+        axes.legend(frameon=False, fontsize="small")
+    else:
+        axes.set_title(*groups)
+        _name_the_end(axes)
     return picture
 
 
-def save(picture: Figure, path: str | Path) -> None:
-    """Writes a PNG, whole or not at all. Raises UserError where it cannot."""
+def save(picture: Figure, path: str | Path, format: str = "png") -> None:
+    """Writes the picture, whole or not at all. Raises UserError where it cannot."""
     with atomic(Path(path)) as temporary:
-        picture.savefig(temporary, format="png")
+        picture.savefig(temporary, format=format)
 
 
-def _point(row: Mapping[str, float | None]) -> tuple[float, float, float] | None:
-    value = row["episode_return"]
-    if value is None or math.isnan(value):
-        return None
-    return row["steps"], value, max(row["episodes"], 1)
+def _draw(axes: Axes, runs: list[np.ndarray], name: str, look: dict) -> None:
+    if not runs:
+        return
+    if len(runs) == 1:
+        (points,) = runs
+        x, mean = points[:, 0], _smooth(points[:, 1], points[:, 2])
+        axes.plot(*points[:, :2].T, color=look["color"], alpha=0.3, linewidth=1)
+    else:
+        x, values = on_one_axis(runs)
+        mean = values.mean(0)
+        axes.fill_between(x, *interval(values), color=look["color"], alpha=0.2, lw=0)
+        name = f"{name}, {len(runs)} runs"
+    axes.plot(x, mean, linewidth=2, label=f"{name}: {human(mean[-1])}", **look)
+    axes.plot(x[-1], mean[-1], "o", color=look["color"])
+
+
+def _name_the_end(axes: Axes) -> None:
+    """Writes its last number beside the last thing drawn, if any."""
+    for line in axes.lines[-1:]:
+        ((x, y),) = line.get_xydata()
+        axes.annotate(
+            human(y),
+            (x, y),
+            xytext=(8, 0),
+            textcoords="offset points",
+            va="center",
+            color=line.get_color(),
+        )
+
+
+def on_one_axis(runs: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """x [N] where all runs have been, and their smooth y there, [runs, N]."""
+    last = min(points[-1, 0] for points in runs)
+    first = min(last, max(points[0, 0] for points in runs))
+    x = np.linspace(first, last, MEAN_POINTS)
+    smooth = [(p[:, 0], _smooth(p[:, 1], p[:, 2])) for p in runs]
+    return x, np.stack([np.interp(x, *line) for line in smooth])
+
+
+def interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Low and high end [N] of where the mean over the runs lies; values: [runs, N]."""
+    from scipy import stats  # slow to import
+
+    found = stats.bootstrap(
+        (values,),
+        np.mean,
+        axis=0,
+        confidence_level=CONFIDENCE,
+        n_resamples=RESAMPLES,
+        method="percentile",
+        rng=np.random.default_rng(0),  # the same picture of the same runs
+        batch=100,
+    ).confidence_interval
+    return found.low, found.high
+
+
+def _label(name: str) -> str:
+    if name == "steps":
+        return "environment steps"
+    if name == "seconds":
+        return "seconds of training"
+    if name == "episode_return":
+        return "mean return of finished episodes"
+    unit = VOCABULARY[name][0]
+    return f"{name} ({unit})" if unit else name
 
 
 def _thin(points: np.ndarray) -> np.ndarray:
     """At most MOST_POINTS: matplotlib fails on a noisy line of a million."""
     chunks = np.array_split(points, min(len(points), MOST_POINTS))
-    steps = [chunk[-1, 0] for chunk in chunks]
-    episodes = [chunk[:, 2].sum() for chunk in chunks]
-    returns = [np.average(chunk[:, 1], weights=chunk[:, 2]) for chunk in chunks]
-    return np.stack([steps, returns, episodes], axis=1)
+    x = [chunk[-1, 0] for chunk in chunks]
+    y = [np.average(chunk[:, 1], weights=chunk[:, 2]) for chunk in chunks]
+    weights = [chunk[:, 2].sum() for chunk in chunks]
+    return np.stack([x, y, weights], axis=1)
 
 
-def _smooth(returns: np.ndarray, episodes: np.ndarray) -> np.ndarray:
-    """The mean return of all episodes in a window around each point."""
-    window = np.ones(2 * int(len(returns) * SMOOTH / 2) + 1)
-    mean = [np.convolve(x, window, "same") for x in (returns * episodes, episodes)]
+def _smooth(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The mean in a window around each point; of returns, over all its episodes."""
+    window = np.ones(2 * int(len(values) * SMOOTH / 2) + 1)
+    mean = [np.convolve(x, window, "same") for x in (values * weights, weights)]
     return mean[0] / mean[1]

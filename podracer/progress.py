@@ -48,7 +48,8 @@ class Progress:
         return self
 
     def __exit__(self, *_) -> None:
-        self._bar.stop()
+        if not self._bar.disable:  # rich 13 prints an empty line even so
+            self._bar.stop()
 
     def update(self, metrics: Mapping[str, float]) -> None:
         """Shows the metrics of one call; their words are in `podracer.metrics`."""

@@ -8,9 +8,10 @@ from typing import Any
 
 from podracer.checkpoint import Checkpoints
 from podracer.errors import UserError
-from podracer.metrics import JsonLines, read
+from podracer.metrics import last, read
 from podracer.progress import Progress
-from podracer.run_folder import CURVE, METRICS
+from podracer.run_folder import CURVE, METRICS, keep_state
+from podracer.sinks import Config, Sinks
 
 DRAW_SECONDS = 30.0  # between two pictures, at least
 DRAW_SHARE = 0.02  # of the run's time, at most: a long curve takes longer to draw
@@ -23,19 +24,26 @@ def record(
     title: str = "training",
     quiet: bool = False,
     checkpoints: Checkpoints | None = None,
+    sinks: Config | None = None,
 ) -> tuple[Any, dict[str, float] | None]:
     """Runs a training loop to its end and returns its last state and metrics.
 
-    Keeps `metrics.jsonl` and `curve.png` in the folder, up to the last metrics even if
-    the loop raises or is interrupted, and `checkpoints` where they are due and at the
-    end; shows the progress unless `quiet`. A loop that was stopped between two reports
-    has None for its last metrics. Raises UserError where it cannot write.
+    Keeps `metrics.jsonl`, `curve.png` and `state.json` in the folder, up to the last
+    metrics even if the loop raises or is interrupted, and `checkpoints` where they are
+    due and at the end; tells the other `sinks`; shows the progress unless `quiet`. A
+    loop that was stopped between two reports has None for its last metrics. Raises
+    UserError where it cannot write.
     """
     folder, state, metrics = Path(folder), None, None
     say = (lambda line: None) if quiet else print
     say(f"{title}: recorded in {folder}")
+
+    def finished() -> bool:
+        return last(folder / METRICS).get("steps", 0) >= total_steps
+
     with (
-        JsonLines(folder / METRICS) as lines,
+        keep_state(folder, finished),
+        Sinks(folder, total_steps, sinks or Config()) as rows,
         _drawing(folder, title) as draw_if_due,
         Progress(total_steps, title, quiet) as progress,
         checkpoints or contextlib.nullcontext(),
@@ -43,7 +51,7 @@ def record(
     ):
         for state, metrics in updates:
             if metrics is not None:
-                lines.write(metrics)
+                rows.write(metrics)
                 progress.update(metrics)
                 draw_if_due()
             if checkpoints and checkpoints.is_due(metrics):

@@ -10,6 +10,7 @@ from podracer import command, metrics, recording, run_folder
 from podracer.checkpoint import Checkpoints
 from podracer.checkpoint import Config as Checkpoint
 from podracer.errors import UserError
+from podracer.sinks import Config as Sinks
 
 FREE = ("keep.", "cores:")  # what may differ in a resumed run without being asked for
 
@@ -27,6 +28,7 @@ class Keep:
     allow_changes: bool = False
     """let flags change what a resumed run was configured with"""
     checkpoint: Checkpoint = dataclasses.field(default_factory=Checkpoint)
+    sinks: command.Flat[Sinks] = dataclasses.field(default_factory=Sinks)
     quiet: bool = False
     """print nothing but errors"""
 
@@ -137,6 +139,12 @@ def keep(
             metrics.cut(folder / run_folder.METRICS, checkpoints.restored)
             run_folder.rewrite_config(folder, kept)
         recording.record(
-            updates, folder, config.total_steps, title, keep.quiet, checkpoints
+            updates,
+            folder,
+            config.total_steps,
+            title,
+            keep.quiet,
+            checkpoints,
+            keep.sinks,
         )
     return folder

@@ -12,7 +12,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,12 @@ CONFIG = "config.json"
 METRICS = "metrics.jsonl"
 CURVE = "curve.png"
 CHECKPOINTS = "checkpoints"
+STATE = "state.json"
+TENSORBOARD = "tensorboard"
+WANDB = "wandb"
 LOCK = ".lock"
-CONTENTS = (CONFIG, METRICS, CURVE, CHECKPOINTS)  # all that a run may write
+# All that a run may write.
+CONTENTS = (CONFIG, METRICS, CURVE, CHECKPOINTS, STATE, TENSORBOARD, WANDB)
 
 
 def create(
@@ -94,6 +98,53 @@ def held(folder: str | Path) -> Iterator[None]:
         except OSError:  # a file system without locks
             pass
         yield
+
+
+def is_held(folder: str | Path) -> bool:
+    """Whether a process is writing the run now."""
+    try:
+        with open(Path(folder) / LOCK) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # never held, or a file system without locks
+        pass
+    return False
+
+
+@contextlib.contextmanager
+def keep_state(folder: Path, finished: Callable[[], bool]) -> Iterator[None]:
+    """Keeps `state.json`: who runs it since when, and how it ended."""
+    started = load_state(folder).get("started") or time.time()
+    process = {"host": platform.node(), "pid": os.getpid(), "started": started}
+
+    def write(state: str, **more: str) -> None:
+        with atomic(folder / STATE) as temporary:
+            temporary.write_text(json.dumps({"state": state} | process | more) + "\n")
+
+    write("running")
+    try:
+        yield
+        state, error = "finished" if finished() else "stopped", None
+    except Exception as exception:
+        state, error = "failed", exception
+        raise
+    except BaseException:  # Ctrl-C
+        state, error = "stopped", None
+        raise
+    finally:
+        with contextlib.suppress(UserError):  # what has been said by then is said twice
+            write(state, **({"error": f"{error}"} if error else {}))
+
+
+def load_state(folder: Path) -> dict[str, Any]:
+    """What `keep_state` wrote, but "stopped" where the process died; else empty."""
+    try:
+        state = json.loads((folder / STATE).read_text())
+        died = state["state"] == "running" and not is_held(folder)
+    except (OSError, ValueError, TypeError, KeyError):
+        return {}
+    return state | {"state": "stopped"} if died else state
 
 
 @contextlib.contextmanager

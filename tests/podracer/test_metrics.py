@@ -4,12 +4,24 @@ import contextlib
 import json
 import math
 import resource
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from podracer.errors import UserError
-from podracer.metrics import VOCABULARY, JsonLines, human, read
+from podracer.metrics import (
+    NEWEST,
+    SUM,
+    TAIL,
+    VOCABULARY,
+    WEIGHT,
+    JsonLines,
+    human,
+    last,
+    merge,
+    read,
+)
 
 
 @pytest.fixture
@@ -105,3 +117,71 @@ def test_every_word_has_a_meaning():
 )
 def test_human(number, text):
     assert human(number) == text
+
+
+def test_merged_rows_are_what_one_row_would_have_been():
+    rows = [
+        {
+            "steps": 10,
+            "seconds": 1.0,
+            "steps_per_second": 10.0,
+            "episodes": 0,
+            "episode_return": math.nan,
+            "loss/total": 1.0,
+            "lag_max": 7,
+        },
+        {
+            "steps": 40,
+            "seconds": 3.0,
+            "steps_per_second": 10.0,
+            "episodes": 1,
+            "episode_return": 2.0,
+            "loss/total": 2.0,
+            "lag_max": 1,
+        },
+        {
+            "steps": 80,
+            "seconds": 1.0,
+            "steps_per_second": 40.0,
+            "episodes": 3,
+            "episode_return": 6.0,
+            "loss/total": 6.0,
+            "lag_max": 2,
+        },
+    ]
+    assert merge(rows) == {
+        "steps": 80,
+        "seconds": 5.0,
+        "steps_per_second": 16.0,
+        "episodes": 4,
+        "episode_return": 5.0,
+        "loss/total": 3.0,
+        "lag_max": 7,
+    }
+    assert math.isnan(merge([rows[0], rows[0]])["episode_return"])
+
+
+def test_how_rows_merge_is_said_in_words_that_there_are():
+    assert {*NEWEST, *SUM, *WEIGHT, *WEIGHT.values()} <= VOCABULARY.keys()
+
+
+def test_the_newest_numbers_of_a_long_file(path):
+    assert last(path) == {}
+    path.write_text("")
+    assert last(path) == {}
+    rows = [{"steps": i, "episode_return": math.nan} for i in range(10_000)]
+    write(path, {"steps": -1, "kl": 1.0}, *rows, {"steps": 5, "kl": 2.0}, rows[-1])
+    assert path.stat().st_size > TAIL
+    assert last(path) == {"steps": 9999, "kl": 2.0}
+    with open(path, "a") as file:
+        file.write('{"steps": 10_000, "cut sho')
+    assert last(path)["steps"] == 9999
+
+
+def test_the_page_of_metrics_says_what_the_vocabulary_says():
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    lines = [line for line in page.splitlines() if line.startswith("| `")]
+    assert lines == [
+        f"| `{name}` | {unit} | {meaning} |"
+        for name, (unit, meaning) in VOCABULARY.items()
+    ]

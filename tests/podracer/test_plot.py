@@ -3,6 +3,7 @@
 import math
 import os
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -91,3 +92,53 @@ def test_a_notebook_shows_it_without_pyplot():
 
     png = PNGFormatter()(plot.curve([row(1, 1.0)]))
     assert png.startswith(b"\x89PNG\r\n")
+
+
+def points(values, x=None):
+    x = range(1, len(values) + 1) if x is None else x
+    return np.array([(at, value, 1.0) for at, value in zip(x, values)], float)
+
+
+def test_the_mean_of_seeds_and_where_it_may_lie():
+    runs = [points([level] * 20) for level in (1.0, 2.0, 6.0)]
+    axes = plot.compare({"impala": runs, "ppo": [points([5.0] * 20)]}).axes[0]
+    assert axes.lines[0].get_ydata() == pytest.approx(3.0)
+    (band,) = axes.collections  # one run has no interval
+    low, high = band.get_paths()[0].get_extents().intervaly
+    assert (low, high) == pytest.approx((1.0, 6.0))  # 1/27 of the resamples are all 1
+    names = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert names == ["impala, 3 runs: 3", "ppo: 5"]
+
+
+def test_the_interval_narrows_with_more_seeds():
+    rng = np.random.default_rng(0)
+    few, many = (rng.normal(size=(seeds, 50)) for seeds in (5, 80))
+    low, high = plot.interval(many)
+    assert (low <= many.mean(0)).all() and (many.mean(0) <= high).all()
+    # 95 % of a normal distribution are within 1.96 deviations.
+    assert high - low == pytest.approx(2 * 1.96 / np.sqrt(80), rel=0.25)
+    assert np.mean(high - low) < np.mean(np.subtract(*plot.interval(few)[::-1]))
+
+
+def test_a_mean_ends_with_its_shortest_run():
+    long, short = points([1.0] * 100), points([3.0] * 40)
+    x, values = plot.on_one_axis([long, short])
+    assert (x[0], x[-1]) == (1, 40)
+    assert values.mean(0) == pytest.approx(2.0)
+
+
+def test_runs_that_never_meet_are_drawn(tmp_path):
+    groups = {"x": [points([1.0, 2.0]), points([3.0, 4.0], x=(10, 11))]}
+    plot.save(plot.compare(groups), tmp_path / "curve.png")
+
+
+def test_many_groups_look_different():
+    groups = {str(n): [points([n, n])] for n in range(20)}
+    lines = plot.compare(groups).axes[0].lines[1::3]
+    looks = {(line.get_color(), line.get_linestyle()) for line in lines}
+    assert len(looks) == 20
+
+
+def test_an_svg(tmp_path):
+    plot.save(plot.compare({"a": [points([1.0])]}), tmp_path / "a.svg", "svg")
+    assert "<svg" in (tmp_path / "a.svg").read_text()

@@ -43,6 +43,20 @@ def test_plain_lines_are_few(capsys):
     assert len(lines) == 11
 
 
+def test_no_control_codes_outside_a_terminal_even_if_colours_are_forced(
+    capsys, monkeypatch
+):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    show(1000, [metrics(1000, 0.5, 10)])
+    out = capsys.readouterr().out
+    assert "100%" in out and "\x1b" not in out and "\r" not in out
+
+
+def test_a_long_run_is_not_remembered():
+    shown = show(10**9, [metrics(i, 0.5, i % 3) for i in range(10_000)], quiet=True)
+    assert len(shown._recent) <= progress.EPISODES + 1
+
+
 def test_a_slow_run_is_heard_of_every_minute(capsys, monkeypatch):
     clock = iter(range(100, 10_000, 10))
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))

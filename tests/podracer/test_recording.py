@@ -57,7 +57,7 @@ def test_a_run_to_its_end(tmp_path, capsys):
     assert state == f"state {CALLS}"
     assert last["steps"] == 1000 * CALLS
     assert returns(tmp_path) == [n if n % 2 else None for n in range(1, CALLS + 1)]
-    assert sorted(os.listdir(tmp_path)) == ["curve.png", "metrics.jsonl"]
+    assert sorted(os.listdir(tmp_path)) == ["curve.png", "metrics.jsonl", "state.json"]
     assert is_png(tmp_path / "curve.png")
     first, *_, line = capsys.readouterr().out.splitlines()
     assert first == f"impala on catch: recorded in {tmp_path}"
@@ -98,7 +98,7 @@ def test_a_full_disk_ends_the_loop(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert ended  # though the generator is still here: it may have threads
     assert 3 < len(returns(tmp_path)) < CALLS
-    assert os.listdir(tmp_path) == ["metrics.jsonl"]
+    assert sorted(os.listdir(tmp_path)) == ["metrics.jsonl", "state.json"]
 
 
 def test_the_first_error_is_the_one_that_is_told(tmp_path):

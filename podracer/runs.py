@@ -1,0 +1,126 @@
+"""Many runs: finding them, what they are, and their curves."""
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from podracer import metrics, run_folder
+from podracer.errors import UserError, nearest
+from podracer.metrics import human
+
+COLUMNS = ("run", "state", "agent", "env", "seed", "steps", "return", "age")
+ABSENT = "-"
+
+
+class Run(NamedTuple):
+    """A run folder and its configuration."""
+
+    folder: Path
+    config: dict[str, Any]  # agent, env: names; train: all else
+
+
+def find(folders: Sequence[str | Path]) -> list[Run]:
+    """The runs in these folders: each is a run, or holds runs. Raises UserError."""
+    return [run for folder in folders for run in _find(Path(folder))]
+
+
+def _find(folder: Path) -> Iterator[Run]:
+    inside = sorted(folder.glob(f"*/{run_folder.CONFIG}"))
+    if (folder / run_folder.CONFIG).exists() or not folder.is_dir():
+        yield Run(folder, run_folder.load_config(folder)["config"])
+    elif inside:
+        for path in inside:
+            yield from _find(path.parent)
+    else:
+        raise UserError(f"{folder}: holds no run; train one, or name another folder")
+
+
+def field(run: Run, name: str) -> Any:
+    """What a run is configured with: `agent`, `seed`, `agent.learning_rate`, ...
+
+    Raises UserError where there is no such field.
+    """
+    fields = dict(_flat(run.config.get("train", {})))
+    fields |= {name: x for name, x in run.config.items() if name != "train"}
+    try:
+        return fields[name.replace("-", "_")]
+    except KeyError:
+        raise UserError(
+            f"{run.folder}: its configuration has no {name!r}{nearest(name, fields)}"
+        ) from None
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def points(run: Run, x: str, y: str) -> np.ndarray:
+    """[x, y, weight] of each row that has a number for y, as a [N, 3] array.
+
+    Args:
+      run: whose rows.
+      x: "steps", or "seconds" since training began, without compilation.
+      y: a word of `podracer.metrics`.
+
+    Raises:
+      UserError: the rows cannot be read.
+    """
+    path = run.folder / run_folder.METRICS
+    if not path.exists():
+        return np.empty((0, 3))
+    try:
+        return to_points(metrics.read(path), x, y)
+    except OSError as error:
+        raise UserError(f"{path}: cannot read: {error.strerror}") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(f"{path}: damaged, or not the metrics of a run") from error
+
+
+def to_points(rows, x: str, y: str) -> np.ndarray:
+    """The same of rows at hand."""
+    found, seconds = [], 0.0
+    for row in rows:
+        seconds += row.get("seconds") or 0.0
+        value = row.get(y)
+        if value is not None and np.isfinite(value):
+            weight = max(row.get(metrics.WEIGHT.get(y)) or 1, 1e-9)
+            found.append((seconds if x == "seconds" else row["steps"], value, weight))
+    return np.array(found, float).reshape(-1, 3)
+
+
+def table(runs: Sequence[Run]) -> list[tuple[str, ...]]:
+    """One line of COLUMNS a run, the oldest first."""
+    states = [run_folder.load_state(run.folder) for run in runs]
+    pairs = sorted(zip(states, runs), key=lambda pair: pair[0].get("started", 0))
+    return [_line(run, state) for state, run in pairs]
+
+
+def _line(run: Run, state: dict[str, Any]) -> tuple[str, ...]:
+    try:
+        last = metrics.last(run.folder / run_folder.METRICS)
+    except (OSError, ValueError, AttributeError):
+        last = {}  # damaged: a list of all runs is not the place to stop at one
+    numbers = (last.get(name) for name in ("steps", "episode_return"))
+    return (
+        str(run.folder),
+        state.get("state", "unknown"),
+        *(str(run.config.get(name, ABSENT)) for name in ("agent", "env")),
+        str(run.config.get("train", {}).get("seed", ABSENT)),
+        *(ABSENT if x is None else human(x) for x in numbers),
+        _age(time.time() - state["started"]) if "started" in state else ABSENT,
+    )
+
+
+def _age(seconds: float) -> str:
+    """One number and its unit: 12s, 5m, 3h, 8d."""
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:.0f}s"

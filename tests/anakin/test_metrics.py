@@ -1,0 +1,49 @@
+"""Every agent reports in the words of `podracer.metrics`, and in no others."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from anakin import training
+from envs_jax import Batched, Catch, Pendulum, auto_reset
+from podracer import experiment, networks, parallel
+from podracer.agent import Interface
+from podracer.agents import AGENTS
+from podracer.metrics import VOCABULARY
+
+
+@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize(
+    "environment", [Catch(), Pendulum()], ids=["catch", "pendulum"]
+)
+def test_every_metric_of_an_agent_is_in_the_vocabulary(name, environment):
+    agent = experiment.make_agent(
+        AGENTS[name],
+        experiment.for_run(AGENTS[name].Config(), 1000),
+        networks.Config(hidden_sizes=(4,)),
+        environment.observation_spec(),
+        environment.action_spec(),
+        Interface(normalize_observations=True, normalize_rewards=True),
+    )
+    environment = Batched(auto_reset(environment))
+    online = [training.make_online_step] if agent.online_step else []
+    for make_unit in (training.make_step, *online):
+        assert reported(make_unit(agent, environment, 4), agent, environment) <= {
+            *VOCABULARY
+        }
+
+
+def reported(unit, agent, environment) -> set[str]:
+    """The names of the metrics that a call of the unit gives; nothing is compiled."""
+
+    def call(key, index):
+        state = training.make_start(agent, environment, unit)(key, index)
+        return training.make_call(unit)(state, jnp.uint32(1), jnp.bool_(True))[1]
+
+    program = parallel.over_cores(
+        call,
+        parallel.make_mesh(1),
+        inputs=(parallel.SHARED, parallel.BATCH),
+        outputs=parallel.SHARED,
+    )
+    return {*jax.eval_shape(program, jax.random.key(0), jnp.arange(4))}
