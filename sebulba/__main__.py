@@ -5,13 +5,13 @@ import dataclasses
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any, Literal
 
 import jax
 
 import sebulba
-from podracer import command, experiment, metrics, networks, parallel, run_folder
+from podracer import command, experiment, metrics, networks, parallel, run, run_folder
 from podracer.agent import Interface
 from sebulba import host_environments
 from sebulba.cores import Cores, split
@@ -55,19 +55,16 @@ class Train:
     """of everything random"""
     cores: int | None = None
     """on a CPU, how many cores to make up, by default as many as there are"""
-    run: Path | None = None
-    """folder of the run, by default a new one under runs/"""
-    overwrite: bool = False
-    """take a folder that holds a run, and remove that run"""
-    quiet: bool = False
-    """print nothing but errors"""
+    keep: command.Flat[run.Keep] = dataclasses.field(default_factory=run.Keep)
 
 
 def train(argv: Sequence[str]) -> None:
     """Trains as the flags say and leaves a run folder."""
+    argv, before = run.resumed(argv)
     chosen = experiment.choose_agent(argv, unroll_length=20, batch_size=96)
-    env = command.choose(argv, "env", (), "CartPole-v1", "an EnvPool id, or jax:catch")
-    default = Train(
+    help = "an EnvPool id, or jax:catch, gym:CartPole-v1, dm:MODULE:FUNCTION"
+    env = command.choose(argv, "env", (), "CartPole-v1", help)
+    new = Train(
         chosen.numbers.config,
         host_environments.default_options(env.name),
         network=chosen.numbers.network,
@@ -75,25 +72,26 @@ def train(argv: Sequence[str]) -> None:
         unroll_length=chosen.numbers.unroll_length,
         batch_size=chosen.numbers.batch_size,
     )
+    default = run.default(new, before)
     config = command.parse(default, argv, "sebulba train", (*chosen.flags, env))
+    run.refuse_changes(default, config)
     parallel.use_cpu_cores(config.cores)
     cores = split(jax.local_devices(), config.actor_cores, config.learner_cores)
     threads = config.threads_per_core * len(cores.actors)
-    if not config.quiet:
+    if not config.keep.quiet:
         print(f"{cores}; {threads} actor threads x {config.batch_size} environments")
-    folder = experiment.keep(
-        training(chosen, env.name, config, cores, threads),
-        config,
-        chosen.name,
-        env.name,
-    )
-    if not config.quiet:
-        rows = [*metrics.read(folder / run_folder.METRICS)]
+    start = partial(training, chosen, env.name, config, cores, threads)
+    folder = run.keep(start, config, agent=chosen.name, env=env.name)
+    rows = [*metrics.read(folder / run_folder.METRICS)]
+    if rows and not config.keep.quiet:
         print(advice(rows, cores, config.threads_per_core))
 
 
-def training(chosen, env: str, config: Train, cores: Cores, threads: int):
-    """The training loop of the command: agent and environments as configured."""
+def training(chosen, env: str, config: Train, cores: Cores, threads: int, **options):
+    """The training loop of the command: agent and environments as configured.
+
+    `options` are what `run.keep` gives: how to restore, and when to stop.
+    """
     env_threads = config.env_threads or max(1, (os.cpu_count() or 1) // threads)
 
     def make_environment(thread: int, batch_size: int = config.batch_size):
@@ -121,6 +119,7 @@ def training(chosen, env: str, config: Train, cores: Cores, threads: int):
         max_lag=config.max_lag,
         late=config.late,
         seed=config.seed,
+        **options,
     )
 
 

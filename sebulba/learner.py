@@ -59,6 +59,16 @@ class Learner:
             outputs=(LAYOUT, parallel.SHARED),
         )(key)
 
+    def restore(self, restore: Callable[[State, State], State]) -> None:
+        """Goes on from another state: `restore(state, its layout)`."""
+        self.state = restore(self.state, LAYOUT)
+        self.updates = int(parallel.on_host(self.state.updates))
+        self.params = self._over_cores(
+            lambda state: self._agent.actor_params(state.learner),
+            inputs=(LAYOUT,),
+            outputs=parallel.SHARED,
+        )(self.state)
+
     def learn(self, parts: list[Trajectory]) -> None:
         """Learns from a trajectory, one part a core; renews `state` and `params`."""
         trajectory = parallel.join(parts, TRAJECTORY, self._mesh)

@@ -21,12 +21,17 @@ class Report:
         self._queue, self._threads = queue, len(actors)
         self._frames_per_step = frames_per_step
         self.steps_per_trajectory = actors[0].steps_per_trajectory
-        self.learned = self.dropped = self.reported = 0  # trajectories since the start
+        self.learned = self.dropped = 0  # trajectories since the start
         self._lost = 0  # episodes since the start
+        self._began = 0
         self._compile_seconds = 0.0
         self._handed: list[Handed] = []  # without their trajectories
         self._lags: list[np.ndarray] = []
         self._start_clock()
+
+    def begin_at(self, learned: int) -> None:
+        """The run has learned from so many trajectories before."""
+        self.learned = self._began = self._timed_from = learned
 
     def add(self, handed: Handed, lag: np.ndarray) -> None:
         """Counts a trajectory, learned from `lag` [T] updates after it was acted."""
@@ -34,7 +39,7 @@ class Report:
         self._lost += handed.lost
         self._handed.append(handed._replace(parts=()))
         self.learned += 1
-        if self.learned == 1:  # until here everything was compiled
+        if self.learned == self._began + 1:  # until here everything was compiled
             self._compile_seconds = time.perf_counter() - self._started
             self._start_clock()
 
@@ -72,7 +77,7 @@ class Report:
             "dropped": self.dropped,
             "lost_episodes": self._lost,
         }
-        self._lags, self._handed, self.reported = [], [], self.learned
+        self._lags, self._handed = [], []
         self._start_clock()
         return row
 

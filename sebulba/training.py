@@ -38,7 +38,9 @@ def train(
     late: Literal["wait", "drop"] = "wait",
     seed: int = 0,
     trajectories_per_report: int | None = None,
-) -> Iterator[tuple[State, dict[str, float]]]:
+    restore: Callable[[State, State], State] | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Iterator[tuple[State, dict[str, float] | None]]:
     """Trains, and yields the learner's state and what happened since the last report.
 
     A yielded state is good until the next one is asked for: its memory is used again.
@@ -59,6 +61,11 @@ def train(
       seed: of the agent; environments have their own.
       trajectories_per_report: between two yields; by default a hundredth of the run,
         or 1,000 if that is less.
+      restore: (a state before the first update, its layout) -> the state to go on from.
+        Simulators cannot be restored: environments begin new episodes, and actors draw
+        other random numbers than before.
+      stopped: asked after each trajectory; once it is true, the state is yielded and is
+        the last. Its metrics are None between two reports.
 
     Raises:
       UserError: an argument is impossible.
@@ -80,6 +87,9 @@ def train(
     )
     learner_key, *actor_keys = jax.random.split(jax.random.key(seed), 1 + threads)
     learner = Learner(agent, cores.learners, updates_per_trajectory, learner_key)
+    if restore:
+        learner.restore(restore)
+        actor_keys = [jax.random.fold_in(key, learner.updates) for key in actor_keys]
     server = ParameterServer(cores.actors)
     waits = max_lag is not None and late == "wait"
     queue = TrajectoryQueue(
@@ -100,13 +110,14 @@ def train(
         for number, key in enumerate(actor_keys)
     ]
     report = Report(queue, actors, environments[0].frames_per_step)
+    report.begin_at(learner.updates // updates_per_trajectory)
     trajectories = -(-total_steps // report.steps_per_trajectory)
     per_report = trajectories_per_report or min(max(1, trajectories // 100), 1_000)
 
     def too_late(lag: np.ndarray) -> bool:
         return late == "drop" and max_lag is not None and lag.max() > max_lag
 
-    def learn() -> Iterator[tuple[State, dict[str, float]]]:
+    def learn() -> Iterator[tuple[State, dict[str, float] | None]]:
         """A trajectory in, parameters out."""
         server.publish(learner.params, learner.updates)
         with running(actors, queue):
@@ -120,8 +131,12 @@ def train(
                 server.publish(learner.params, learner.updates)
                 queue.learned()
                 report.add(handed, lag)
-                if report.learned in (trajectories, report.reported + per_report):
+                if report.learned == trajectories or report.learned % per_report == 0:
                     yield learner.state, report.row(learner)
+                elif stopped():
+                    yield learner.state, None
+                if stopped():
+                    return
 
     return learn()
 

@@ -110,6 +110,17 @@ def _below(number: jax.Array, count: jax.Array | int) -> jax.Array:
 
 def _choose(number: jax.Array, free: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Row and column of one of the squares that are `free` [H, W], each as likely."""
-    so_far = jnp.cumsum(free.ravel())
-    index = jnp.sum(so_far <= _below(number, so_far[-1]))
-    return index // free.shape[1], index % free.shape[1]
+    # First the row, then the column: sums over all squares so far are slow on a CPU.
+    in_rows = jnp.sum(free, axis=1)
+    nth = _below(number, jnp.sum(in_rows))
+    row = jnp.sum(_so_far(in_rows) <= nth)
+    rows, _ = coordinates(free.shape)
+    nth -= jnp.sum(jnp.where(rows[:, 0] < row, in_rows, 0))
+    column = jnp.sum(_so_far(jnp.any(free & (rows == row), axis=0)) <= nth)
+    return row, column
+
+
+def _so_far(counts: jax.Array) -> jax.Array:
+    """int32 [N], the sum of each entry and those before it."""
+    number = jnp.arange(counts.shape[0])
+    return jnp.sum(jnp.where(number[None] <= number[:, None], counts[None], 0), axis=1)

@@ -1,5 +1,7 @@
 """What the agent of a grid world sees: the 7 x 7 squares before it (arXiv:2306.13831)."""
 
+import functools
+
 import dm_env
 import jax
 import jax.numpy as jnp
@@ -56,11 +58,23 @@ def _sight(clear: jax.Array) -> jax.Array:
     bits = np.arange(SIZE)
     clear_rows = jnp.sum(clear << bits[None], axis=1)
     lit, seen = 1 << MIDDLE, []
+    spread = jnp.asarray(_spread())
     for row in reversed(range(SIZE)):
-        source = lit & clear_rows[row]
-        for _ in range(SIZE - 1):
-            source |= (source << 1 | source >> 1) & clear_rows[row]
+        source = spread[(lit % (1 << SIZE)) << SIZE | clear_rows[row]]
         around = source | source << 1 | source >> 1
         seen.append(lit | around)
         lit = around
     return (jnp.stack(seen[::-1])[:, None] >> bits[None]) % 2 == 1
+
+
+@functools.cache
+def _spread() -> np.ndarray:
+    """int32 [2^7 * 2^7]: of `lit << 7 | clear`, the clear squares that sight spreads to.
+
+    Looked up: XLA would compute a loop's early rounds again for each later one.
+    """
+    lit, clear = np.divmod(np.arange(1 << 2 * SIZE, dtype=np.int32), 1 << SIZE)
+    source = lit & clear
+    for _ in range(SIZE - 1):
+        source |= (source << 1 | source >> 1) & clear
+    return source
