@@ -92,7 +92,7 @@ class Processes:
         from gymnasium.vector import AsyncVectorEnv
 
         makers = [self._make(int(seed)) for seed in self._seeds()]
-        with _bare_workers():
+        with _without_main_program():
             return _within(
                 self._options.start_seconds,
                 lambda: AsyncVectorEnv(makers, context="forkserver"),
@@ -204,7 +204,7 @@ def _within(seconds: float, what: Callable[[], Any], complaint: str) -> Any:
 
 
 @contextlib.contextmanager
-def _bare_workers() -> Iterator[None]:
+def _without_main_program() -> Iterator[None]:
     """Lets a worker begin without the main program, which would bring JAX along.
 
     What is defined in the main program travels by value, and so do our adapters.

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.core
 
 
 def handed(name):
-    return Handed([name], None, None, np.zeros(1, int))
+    return Handed([name], None, None, 0, np.zeros(1, int))
 
 
 def in_thread(function, *arguments):
