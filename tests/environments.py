@@ -119,6 +119,9 @@ class HostCounter:
     def action_spec(self):
         return specs.DiscreteArray(2)
 
+    def lost_episodes(self):
+        return 0
+
     def finished_games(self):
         return None
 

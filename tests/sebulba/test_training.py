@@ -11,6 +11,7 @@ import pytest
 from podracer import networks
 from podracer.agent import ActorOutput, Agent, LearnerState
 from podracer.agents import impala
+from podracer.checkpoint import Checkpoints
 from podracer.errors import UserError
 from sebulba import cores, training
 from tests.environments import HostCounter
@@ -261,4 +262,27 @@ def test_a_run_that_is_no_longer_finite_stops_with_the_update_and_the_term():
     agent = make_agent(learning_rate=1e30, decay_learning_rate=False)
     with pytest.raises(FloatingPointError, match=r"update \d+: .*loss/.* not finite"):
         last(train(agent, devices=2, trajectories_per_report=1, total_steps=10**6))
+    assert not actor_threads()
+
+
+def test_a_run_that_was_stopped_goes_on_from_its_checkpoint(tmp_path):
+    """The learner as it was; environments begin anew, and reports keep their places."""
+    asked = iter([False] * 8 + [True] * 99)
+    options = {"max_lag": 0, "trajectories_per_report": 5, "split": (1, 2)}
+    options |= {"threads_per_core": 1, "devices": 3}
+    whole = [row for _, row in train(watcher(), **options)]
+    rows = []
+    with Checkpoints(tmp_path / "all") as checkpoints:
+        for state, row in train(watcher(), stopped=lambda: next(asked), **options):
+            rows.append(row)
+        checkpoints.save(state, row)
+    done = int(state.updates)
+    assert 0 < done < len(whole) * 5 and (rows[-1] is None) == (done % 5 > 0)
+    restore = Checkpoints(tmp_path / "all").restore
+    for after, row in train(watcher(), restore=restore, **options):
+        rows.append(row)
+    rows = [row for row in rows if row]
+    for name in ("steps", "updates"):
+        assert [row[name] for row in rows] == [row[name] for row in whole]
+    assert int(after.learner.shared) == whole[-1]["updates"] == int(after.updates)
     assert not actor_threads()
