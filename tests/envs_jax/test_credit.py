@@ -15,8 +15,6 @@ from envs_jax.lpg_tasks import CENTRE_WALL, FOUR_ROOMS, SMALL, each
 from envs_jax.lpg_tasks import TASKS as GRIDS
 from envs_jax.umbrella import Umbrella
 
-pytestmark = pytest.mark.core
-
 STAY = 4
 
 

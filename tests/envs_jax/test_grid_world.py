@@ -23,8 +23,6 @@ from envs_jax.grid_world.squares import (
 )
 from tests.envs_jax.grid_world_reference import NUMBERS
 
-pytestmark = pytest.mark.core
-
 WORLDS = {
     "Empty": Empty(6, random_start=True),
     "FourRooms": FourRooms(),

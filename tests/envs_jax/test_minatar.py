@@ -17,8 +17,6 @@ from tests.envs_jax.minatar_reference import (
     unpack,
 )
 
-pytestmark = pytest.mark.core
-
 
 def fed(constructor, **options):
     """The game, its keys replaced by what they would draw."""

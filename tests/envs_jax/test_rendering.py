@@ -13,8 +13,6 @@ from envs_jax.lpg_grid import LPGGrid
 from envs_jax.mountain_car import MountainCar, MountainCarContinuous
 from envs_jax.umbrella import Umbrella
 
-pytestmark = pytest.mark.core
-
 ENVIRONMENTS = [
     Acrobot(),
     Bandit(),
