@@ -77,6 +77,17 @@ TASKS = (
         " --threads-per-core 1",
         math.nan,
     ),
+    *(
+        Task(
+            f"minatar-{game}",
+            name,
+            f"anakin --agent {agent} --preset minatar --env minatar-{game}"
+            " --total-steps 2_000_000",
+            math.nan,
+        )
+        for game in ("breakout", "asterix", "space-invaders")
+        for name, agent in (("IMPALA", "impala"), ("PPO", "ppo"))
+    ),
 )
 
 

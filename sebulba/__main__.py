@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import os
 import sys
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal
@@ -13,9 +14,14 @@ import jax
 import sebulba
 from podracer import command, experiment, metrics, networks, parallel, run, run_folder
 from podracer.agent import Interface
+from podracer.errors import UserError
 from sebulba import host_environments
 from sebulba.cores import Cores, split
 from sebulba.report import advice
+
+ENVIRONMENTS = (
+    "an EnvPool id, or jax:catch, gym:CartPole-v1, dm:MODULE:FUNCTION, grpc://HOST:PORT"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,8 +68,7 @@ def train(argv: Sequence[str]) -> None:
     """Trains as the flags say and leaves a run folder."""
     argv, before = run.resumed(argv)
     chosen = experiment.choose_agent(argv, unroll_length=20, batch_size=96)
-    help = "an EnvPool id, or jax:catch, gym:CartPole-v1, dm:MODULE:FUNCTION"
-    env = command.choose(argv, "env", (), "CartPole-v1", help)
+    env = command.choose(argv, "env", (), "CartPole-v1", ENVIRONMENTS)
     new = Train(
         chosen.numbers.config,
         host_environments.default_options(env.name),
@@ -123,7 +128,41 @@ def training(chosen, env: str, config: Train, cores: Cores, threads: int, **opti
     )
 
 
-COMMANDS = {"train": train}
+@dataclasses.dataclass(frozen=True)
+class Serve:
+    """Serves environments to other machines, which train with `--env grpc://HOST:PORT`.
+
+    Whoever reaches the port can play: keep it inside your network, or use TLS.
+    """
+
+    env: Any
+    address: command.Flat[Any]
+
+
+def serve(argv: Sequence[str]) -> None:
+    """Serves as the flags say, until it is stopped."""
+    try:
+        from sebulba import serving
+    except ModuleNotFoundError as error:
+        raise UserError(f"{error} (pip install 'podracer[remote]')") from error
+    env = command.choose(argv, "env", (), "CartPole-v1", ENVIRONMENTS)
+    default = Serve(host_environments.default_options(env.name), serving.Config())
+    config = command.parse(default, argv, "sebulba serve", (env,))
+
+    def make(seed: int):
+        return host_environments.make(env.name, 1, seed, 1, config.env)
+
+    make(config.address.seed).close()  # what is wrong with it is said here, not there
+    with command.stopping() as stopped, serving.serving(make, config.address) as where:
+        print(f"{env.name} is at {where}", flush=True)
+        while not stopped():
+            time.sleep(0.1)
+    if serving.still_playing():
+        print("an environment is still in a step: it ends with the process", flush=True)
+        os._exit(0)  # for exit would wait for it
+
+
+COMMANDS = {"train": train, "serve": serve}
 
 
 def main() -> None:

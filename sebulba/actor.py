@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import dm_env
@@ -21,7 +22,7 @@ class Unroll(NamedTuple):
 
     timesteps: dm_env.TimeStep  # [T, B, ...] the rows before `row` are good
     outputs: Any  # [T, B, ...] likewise
-    row: jax.Array  # int32 []
+    row: jax.Array  # int32 []; [B] where environments come in their own time
     first_actor_state: Any  # [B, ...] before row 0
     actor_state: Any  # [B, ...] before `row`
     episodes: episodes.Episodes  # [B, ...]
@@ -40,18 +41,22 @@ class Programs(NamedTuple):
     finish: Callable[..., tuple[Unroll, list[Trajectory], episodes.Sums]]
 
 
+def decide(agent: Agent, params, key: Key, steps, actor_state, timestep):
+    """The agent's answer to timesteps [B, ...], a key for each of them."""
+    keys = jax.random.split(jax.random.fold_in(key, steps), timestep.reward.size)
+    return agent.actor_step(keys, params, actor_state, timestep)
+
+
 def make_programs(agent: Agent, unroll_length: int, parts: int) -> Programs:
     """The programs; a finished trajectory is split along its batch into `parts`."""
-
-    def decide(params, key, steps, actor_state, timestep):
-        keys = jax.random.split(jax.random.fold_in(key, steps), timestep.reward.size)
-        return agent.actor_step(keys, params, actor_state, timestep)
 
     def start(params, key, timestep):
         batch_size = timestep.reward.size
         steps = jnp.uint32(0)
         actor_state = agent.initial_actor_state(batch_size)
-        shapes = jax.eval_shape(decide, params, key, steps, actor_state, timestep)
+        shapes = jax.eval_shape(
+            partial(decide, agent), params, key, steps, actor_state, timestep
+        )
         timesteps, outputs = jax.tree.map(
             lambda x: jnp.zeros((unroll_length, *x.shape), x.dtype),
             (timestep, shapes[1]),
@@ -69,7 +74,7 @@ def make_programs(agent: Agent, unroll_length: int, parts: int) -> Programs:
 
     def step(params, unroll, timestep):
         actor_state, output = decide(
-            params, unroll.key, unroll.steps, unroll.actor_state, timestep
+            agent, params, unroll.key, unroll.steps, unroll.actor_state, timestep
         )
         timesteps, outputs = jax.tree.map(
             lambda rows, x: rows.at[unroll.row].set(x),
@@ -91,7 +96,9 @@ def make_programs(agent: Agent, unroll_length: int, parts: int) -> Programs:
         trajectory = Trajectory(timesteps, unroll.outputs, unroll.first_actor_state)
         counted, sums = episodes.collect(unroll.episodes)
         unroll = unroll._replace(
-            row=jnp.int32(0), first_actor_state=unroll.actor_state, episodes=counted
+            row=jnp.zeros_like(unroll.row),
+            first_actor_state=unroll.actor_state,
+            episodes=counted,
         )
         return unroll, parallel.split(trajectory, LAYOUT, parts), sums
 
@@ -136,23 +143,27 @@ class Actor(threading.Thread):
             self._environment.close()
 
     def _act(self) -> None:
-        start, step, finish = self._programs
+        start, _, finish = self._programs
         timestep = self._environment.reset()
         params, _ = self._server.latest(self._device)
         unroll = start(params, jax.device_put(self._key, self._device), timestep)
         while True:
             number = self._queue.begin()
-            versions = []
-            for _ in range(self._unroll_length):
-                params, version = self._server.latest(self._device)
-                unroll, action = step(params, unroll, timestep)
-                timestep = self._environment.step(np.asarray(action))
-                versions.append(version)
+            unroll, timestep, versions = self._fill(unroll, timestep)
             # The last row is the next trajectory's first, and crosses once for both.
             # (Elsewhere a program takes it from the host itself: that is faster.)
             timestep = jax.device_put(timestep, self._device)
             unroll, parts, sums = finish(unroll, timestep)
             games = self._environment.finished_games()
             lost = self._environment.lost_episodes()
-            handed = Handed(parts, sums, games, lost, np.array(versions))
-            self._queue.put(number, handed)
+            self._queue.put(number, Handed(parts, sums, games, lost, versions))
+
+    def _fill(self, unroll: Unroll, timestep: dm_env.TimeStep):
+        """All rows: the unroll, the timestep after them, and the versions acted with."""
+        versions = []
+        for _ in range(self._unroll_length):
+            params, version = self._server.latest(self._device)
+            unroll, action = self._programs.step(params, unroll, timestep)
+            timestep = self._environment.step(np.asarray(action))
+            versions.append(version)
+        return unroll, timestep, np.array(versions)

@@ -34,7 +34,7 @@ class Report:
         self.learned = self._began = self._timed_from = learned
 
     def add(self, handed: Handed, lag: np.ndarray) -> None:
-        """Counts a trajectory, learned from `lag` [T] updates after it was acted."""
+        """Counts a trajectory, learned from `lag` updates after it was acted."""
         self._lags.append(lag)
         self._lost += handed.lost
         self._handed.append(handed._replace(parts=()))

@@ -16,7 +16,8 @@ import numpy as np
 
 from podracer.agent import Agent
 from podracer.errors import UserError, check_at_least_one, check_range
-from sebulba.actor import Actor, make_programs
+from sebulba import actor, dynamic_actor
+from sebulba.actor import Actor
 from sebulba.cores import Cores
 from sebulba.learner import Learner, State
 from sebulba.report import Report
@@ -95,9 +96,10 @@ def train(
     queue = TrajectoryQueue(
         capacity=threads, max_lag=max_lag // updates_per_trajectory if waits else None
     )
-    programs = make_programs(agent, unroll_length, len(cores.learners))
+    kind = dynamic_actor if hasattr(environments[0], "receive") else actor
+    programs = kind.make_programs(agent, unroll_length, len(cores.learners))
     actors = [
-        Actor(
+        kind.Actor(
             f"actor {number}",
             environments[number],
             cores.actors[number % len(cores.actors)],
@@ -159,16 +161,16 @@ def make_environments(
 @contextlib.contextmanager
 def running(actors: list[Actor], queue: TrajectoryQueue) -> Iterator[None]:
     """Actor threads that end with the block, whatever ends it."""
-    for actor in actors:
-        actor.start()
+    for thread in actors:
+        thread.start()
     try:
         yield
     finally:
         queue.close()
         deadline = time.monotonic() + STOP_SECONDS
-        for actor in actors:
-            actor.join(max(0.0, deadline - time.monotonic()))
-        hanging = ", ".join(actor.name for actor in actors if actor.is_alive())
+        for thread in actors:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        hanging = ", ".join(thread.name for thread in actors if thread.is_alive())
         if hanging:
             print(
                 f"still in a step of their environments: {hanging}; they end with the "

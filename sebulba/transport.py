@@ -47,7 +47,9 @@ class Handed(NamedTuple):
     episodes: Any  # Sums of the episodes that finished in it
     games: Any  # Games that finished in it, or None
     lost: int  # episodes that were discarded in it
-    versions: np.ndarray  # [T] of the parameters that each step was acted with
+    versions: (
+        np.ndarray
+    )  # [T] or [T, B] of the parameters that each step was acted with
 
 
 class TrajectoryQueue:

@@ -13,6 +13,12 @@ _IMPALA = {
         unroll_length=16,
         batch_size=32,
     ),
+    # ours, for MinAtar's five games
+    "minatar": Preset(
+        impala.Config(learning_rate=6e-3, entropy_cost=0.01),
+        unroll_length=16,
+        batch_size=128,
+    ),
     # monobeast.py's flags
     "torchbeast": Preset(impala.Config(), unroll_length=80, batch_size=8),
     # Espeholt et al. 2018, table G.1 (Atari)
@@ -34,6 +40,12 @@ _PPO = {
         unroll_length=32,
         batch_size=64,
         network=_SEPARATE,
+    ),
+    # ours, for MinAtar's five games
+    "minatar": Preset(
+        ppo.Config(learning_rate=2.5e-3, epochs=4, minibatches=8),
+        unroll_length=64,
+        batch_size=128,
     ),
     # ours, for continuous actions: Pendulum
     "continuous": Preset(

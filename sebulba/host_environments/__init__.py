@@ -1,11 +1,11 @@
-"""Environments on the host by name: EnvPool's, `jax:`, `gym:` and `dm:`."""
+"""Environments on the host by name: EnvPool's, `jax:`, `gym:`, `dm:` and `grpc:`."""
 
 from typing import Any
 
 import numpy as np
 
 from podracer.errors import UserError, nearest
-from sebulba.host_environments import envpool, envs_jax, python
+from sebulba.host_environments import envpool, envs_jax, python, remote
 from sebulba.host_environments.environment import Games, HostEnvironment
 
 __all__ = ["DOORS", "Games", "HostEnvironment", "default_options", "first_seed", "make"]
@@ -15,6 +15,8 @@ DOORS = {  # before the colon; each has `default_options` and `make`, as below
     "jax": envs_jax,
     "gym": python.GYM,
     "dm": python.DM,
+    "grpc": remote.Door("grpc"),
+    "grpcs": remote.Door("grpcs"),  # with TLS
 }
 
 
@@ -31,7 +33,7 @@ def make(
 
     Args:
       name: an EnvPool id, as `Pong-v5`, or `jax:catch`, `gym:CartPole-v1`,
-        `dm:MODULE:FUNCTION`.
+        `dm:MODULE:FUNCTION`, `grpc://HOST:PORT`.
       batch_size: how many.
       seed: see `first_seed`.
       threads: of a C++ pool.

@@ -1,8 +1,10 @@
 """What can be set in an environment that worker processes step."""
 
 import dataclasses
+import json
+from typing import Any
 
-from podracer.errors import check_at_least_one, check_range
+from podracer.errors import UserError, check_at_least_one, check_range
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,3 +25,17 @@ class Options:
         check_range("start_seconds", self.start_seconds, 0.001)
         if self.max_episode_steps is not None:
             check_at_least_one(max_episode_steps=self.max_episode_steps)
+
+
+def json_object(field: str, text: str) -> dict[str, Any]:
+    """The JSON object of a flag; UserError where it is none."""
+    try:
+        given = json.loads(text)
+        if isinstance(given, dict):
+            return given
+    except ValueError:
+        pass
+    raise UserError(
+        f"{field} is {text!r}; it takes a JSON object: "
+        f"""--env.{field} '{{"size": 5}}'"""
+    )

@@ -19,10 +19,8 @@ from sebulba.host_environments.options import Options
 from sebulba.host_environments.spaces import action_spec, as_float32, spec_of
 
 FIRST, MID, LAST = dm_env.StepType
-FAILURES, STEPS = (
-    5,
-    1_000,
-)  # so many in a row, with fewer steps between them, are too many
+FAILURES, STEPS = 5, 1_000  # so many in a row, with fewer steps between, are too many
+HIDING = threading.Lock()  # one at a time: the main program is everybody's
 DEAD = (EOFError, OSError, multiprocessing.TimeoutError)  # as their pipes tell it
 
 
@@ -92,7 +90,7 @@ class Processes:
         from gymnasium.vector import AsyncVectorEnv
 
         makers = [self._make(int(seed)) for seed in self._seeds()]
-        with _without_main_program():
+        with HIDING, _without_main_program():
             return _within(
                 self._options.start_seconds,
                 lambda: AsyncVectorEnv(makers, context="forkserver"),

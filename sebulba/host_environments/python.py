@@ -4,12 +4,11 @@ Whatever they are, each steps in a worker process, see `processes`.
 """
 
 import importlib
-import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from podracer.errors import UserError, nearest
-from sebulba.host_environments.options import Options
+from sebulba.host_environments.options import Options, json_object
 from sebulba.host_environments.processes import Processes
 
 INSTALL = "pip install 'podracer[gymnasium]'"
@@ -34,23 +33,9 @@ class Door(NamedTuple):
         del threads
         self.check(name)
         whole = f"{self.prefix}:{name}"
-        given = arguments(options, whole)
+        given = json_object("arguments", options.arguments)
         maker = self.maker(name, given, options.max_episode_steps)
         return Processes(whole, maker, batch_size, seed, options)
-
-
-def arguments(options: Options, name: str) -> dict[str, Any]:
-    """The JSON of `--env.arguments`; UserError where it is none."""
-    try:
-        given = json.loads(options.arguments)
-        if isinstance(given, dict):
-            return given
-    except ValueError:
-        pass
-    raise UserError(
-        f"arguments is {options.arguments!r}; {name} takes its keyword arguments as a "
-        """JSON object: --env.arguments '{"size": 5}'"""
-    )
 
 
 def _check_gym(name: str) -> None:

@@ -191,5 +191,5 @@ def test_a_name_that_leads_nowhere_is_one_line(name, line):
 
 
 def test_arguments_are_json():
-    with pytest.raises(UserError, match="takes its keyword arguments as a JSON object"):
+    with pytest.raises(UserError, match="arguments is .*; it takes a JSON object"):
         host_environments.make("gym:CartPole-v1", 1, 0, 1, Options(arguments="size=5"))
