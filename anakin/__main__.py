@@ -83,7 +83,8 @@ def train(argv: Sequence[str]) -> None:
         cores=config.cores,
         reset_pool=config.reset_pool,
     )
-    run.keep(start, config, agent=chosen.name, env=env.name)
+    specs = run.seen(environment.observation_spec(), environment.action_spec())
+    run.keep(start, config, agent=chosen.name, env=env.name, specs=specs)
 
 
 def choose_environment(argv: Sequence[str]) -> command.Choice:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from podracer import command, metrics, recording, run_folder
+from podracer import command, metrics, recording, run_folder, spec_json
 from podracer.checkpoint import Checkpoints
 from podracer.checkpoint import Config as Checkpoint
 from podracer.errors import UserError
@@ -41,6 +41,7 @@ class Stored(NamedTuple):
     env: str
     config: dict[str, Any]  # of the command that trained
     versions: dict[str, str]
+    specs: dict[str, Any] | None  # observation, action: as JSON; frame_stack
 
 
 def stored(folder: str | Path) -> Stored:
@@ -48,7 +49,12 @@ def stored(folder: str | Path) -> Stored:
     description = run_folder.load_config(folder)
     kept = description["config"]
     return Stored(
-        Path(folder), kept["agent"], kept["env"], kept["train"], description["versions"]
+        Path(folder),
+        kept["agent"],
+        kept["env"],
+        kept["train"],
+        description["versions"],
+        kept.get("specs"),
     )
 
 
@@ -106,6 +112,15 @@ def refuse_changes(before: Any, config: Any) -> None:
         )
 
 
+def seen(observation_spec: Any, action_spec: Any, frame_stack: int = 1) -> dict:
+    """What a run keeps of its environment, so that its agent can act elsewhere."""
+    return {
+        "observation": spec_json.encode(observation_spec),
+        "action": spec_json.encode(action_spec),
+        "frame_stack": frame_stack,
+    }
+
+
 def keep(
     start: Callable[..., Generator[tuple[Any, dict[str, float] | None]]],
     config: Any,
@@ -116,7 +131,7 @@ def keep(
     Args:
       start: (restore, stopped) -> the training loop; both are those of `anakin.train`.
       config: the command's, with `total_steps` and `keep`.
-      **about: kept with it: `agent` and `env`, the names, and what else there is.
+      **about: kept with it: `agent` and `env`, the names, and `specs`, see `seen`.
     """
     keep, title = config.keep, f"{about['agent']} on {about['env']}"
 

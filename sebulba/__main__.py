@@ -5,7 +5,7 @@ import dataclasses
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -85,37 +85,53 @@ def train(argv: Sequence[str]) -> None:
     threads = config.threads_per_core * len(cores.actors)
     if not config.keep.quiet:
         print(f"{cores}; {threads} actor threads x {config.batch_size} environments")
-    start = partial(training, chosen, env.name, config, cores, threads)
-    folder = run.keep(start, config, agent=chosen.name, env=env.name)
+    make = maker(env.name, config, threads)
+    with contextlib.closing(make(0, batch_size=1)) as example:
+        spaces = example.observation_spec(), example.action_spec()
+    stack = getattr(config.env, "frame_stack", 1)
+    start = partial(training, chosen, make, spaces, stack, config, cores)
+    folder = run.keep(
+        start,
+        config,
+        agent=chosen.name,
+        env=env.name,
+        specs=run.seen(*spaces, stack),
+    )
     rows = [*metrics.read(folder / run_folder.METRICS)]
     if rows and not config.keep.quiet:
         print(advice(rows, cores, config.threads_per_core))
 
 
-def training(chosen, env: str, config: Train, cores: Cores, threads: int, **options):
-    """The training loop of the command: agent and environments as configured.
-
-    `options` are what `run.keep` gives: how to restore, and when to stop.
-    """
+def maker(env: str, config: Train, threads: int) -> Callable[..., Any]:
+    """(actor thread, batch_size) -> its environments, as configured."""
     env_threads = config.env_threads or max(1, (os.cpu_count() or 1) // threads)
 
-    def make_environment(thread: int, batch_size: int = config.batch_size):
+    def make(thread: int, batch_size: int = config.batch_size):
         seed = host_environments.first_seed(config.seed, thread, config.batch_size)
         return host_environments.make(env, batch_size, seed, env_threads, config.env)
 
-    with contextlib.closing(make_environment(0, batch_size=1)) as example:
-        agent = experiment.make_agent(
-            chosen.module,
-            experiment.for_run(config.agent, config.total_steps),
-            config.network,
-            example.observation_spec(),
-            example.action_spec(),
-            config.interface,
-            getattr(config.env, "frame_stack", 1),
-        )
+    return make
+
+
+def training(
+    chosen, make: Callable, spaces, stack: int, config: Train, cores: Cores, **options
+):
+    """The training loop of the command: agent and environments as configured.
+
+    `spaces` are the specs of observations and actions; `options` are what `run.keep`
+    gives: how to restore, and when to stop.
+    """
+    agent = experiment.make_agent(
+        chosen.module,
+        experiment.for_run(config.agent, config.total_steps),
+        config.network,
+        *spaces,
+        config.interface,
+        stack,
+    )
     return sebulba.train(
         agent,
-        make_environment,
+        make,
         unroll_length=config.unroll_length,
         total_steps=config.total_steps,
         cores=cores,
