@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,19 +11,21 @@ import jax
 
 import anakin
 import envs_jax
+from anakin import population
 from envs_jax import adapters
 from podracer import (
     command,
     evaluation,
     experiment,
+    members,
     networks,
     parallel,
     run,
     trained,
     video,
 )
-from podracer.agent import Interface
-from podracer.errors import UserError
+from podracer.agent import Agent, Interface
+from podracer.errors import UserError, check_at_least_one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,9 +52,28 @@ class Train:
     expensive; by default each has its own"""
     seed: int = 0
     """of everything random: equal seeds give equal runs, bit for bit"""
+    seeds: int = 1
+    """runs with this seed and those that follow, side by side in one program"""
+    sweep: tuple[str, ...] = ()
+    """runs with different numbers of the agent, likewise: learning-rate=1e-3,3e-3"""
     cores: int | None = None
-    """cores to use, by default all (on a CPU as many as share the batch equally)"""
+    """cores to use, by default all (on a CPU as many as share the batch, or the runs,
+    equally)"""
     keep: command.Flat[run.Keep] = dataclasses.field(default_factory=run.Keep)
+
+    def __post_init__(self):
+        check_at_least_one(seeds=self.seeds)
+        alone = self.keep.resume is not None or self.keep.evaluate.steps is not None
+        if alone and self.together:
+            raise UserError(
+                "--resume and --evaluate.steps are for one run: name the folder of one of "
+                "them, or leave --seeds and --sweep out"
+            )
+
+    @property
+    def together(self) -> bool:
+        """Whether there are several runs."""
+        return self.seeds > 1 or bool(self.sweep)
 
 
 def train(argv: Sequence[str]) -> None:
@@ -71,36 +92,57 @@ def train(argv: Sequence[str]) -> None:
     default = run.default(new, before)
     config = command.parse(default, argv, "anakin train", (*chosen.flags, env))
     run.refuse_changes(default, config)
-    cpus = parallel.largest_divisor(config.batch_size, os.cpu_count() or 1)
-    parallel.use_cpu_cores(cpus if config.cores is None else config.cores)
+    runs = members.choose(config) if config.together else ()
+    shared = len(runs) or config.batch_size
+    cpus = parallel.largest_divisor(shared, os.cpu_count() or 1)
+    cpus = cpus if config.cores is None else config.cores
+    parallel.use_cpu_cores(cpus, apart=config.together)
     environment = make_environment(env.name, config.env)
-    agent = experiment.make_agent(
-        chosen.module,
-        experiment.for_run(config.agent, config.total_steps),
-        config.network,
-        environment.observation_spec(),
-        environment.action_spec(),
-        config.interface,
-    )
-    start = partial(
-        anakin.train,
-        agent,
-        environment,
-        batch_size=config.batch_size,
-        unroll_length=config.unroll_length,
-        total_steps=config.total_steps,
-        seed=config.seed,
-        updates_per_report=config.updates_per_report,
-        cores=config.cores,
-        reset_pool=config.reset_pool,
-    )
-    specs = run.seen(environment.observation_spec(), environment.action_spec())
+
+    def make_agent(numbers: Mapping[str, Any]) -> Agent:
+        return experiment.make_agent(
+            chosen.module,
+            experiment.with_numbers(
+                experiment.for_run(config.agent, config.total_steps), numbers
+            ),
+            config.network,
+            environment.observation_spec(),
+            environment.action_spec(),
+            config.interface,
+        )
+
+    options = {
+        "batch_size": config.batch_size,
+        "unroll_length": config.unroll_length,
+        "total_steps": config.total_steps,
+        "updates_per_report": config.updates_per_report,
+        "cores": config.cores,
+        "reset_pool": config.reset_pool,
+    }
+    about = {
+        "agent": chosen.name,
+        "env": env.name,
+        "specs": run.seen(environment.observation_spec(), environment.action_spec()),
+    }
+    if runs:
+        start = partial(
+            population.train,
+            make_agent,
+            environment,
+            seeds=[x.seed for x in runs],
+            numbers={name: [x.numbers[name] for x in runs] for name in runs[0].numbers},
+            **options,
+        )
+        members.keep(start, population.member, runs, config, **about)
+        return
+    agent = make_agent({})
+    start = partial(anakin.train, agent, environment, seed=config.seed, **options)
 
     def play(state: anakin.State, episodes: int) -> evaluation.Evaluation:
         params = parallel.on_device(agent.actor_params(state.learner), jax.devices()[0])
         return anakin.evaluate(agent, params, environment, episodes=episodes)
 
-    run.keep(start, config, play, agent=chosen.name, env=env.name, specs=specs)
+    run.keep(start, config, play, **about)
 
 
 def evaluate(argv: Sequence[str]) -> None:

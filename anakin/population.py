@@ -69,6 +69,7 @@ def train(
             f"seeds are {len(seeds)} runs, which {mesh.size} cores cannot share equally: "
             f"choose a multiple of {mesh.size}, or other cores"
         )
+    parallel.check_threads(mesh)
     check(environment, batch_size, unroll_length, total_steps, 1)
     environment = batched(environment, reset_pool)
     values = {name: jnp.asarray(x, jnp.float32) for name, x in (numbers or {}).items()}

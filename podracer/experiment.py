@@ -1,7 +1,8 @@
 """What both commands do before their training loop: choose an agent, and make it."""
 
+import copy
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -47,6 +48,15 @@ def choose_agent(argv: Sequence[str], unroll_length: int, batch_size: int) -> Ch
 def for_run(config: Any, total_steps: int) -> Any:
     """An agent's config that knows how long the run is, if it does not yet."""
     return dataclasses.replace(config, total_steps=config.total_steps or total_steps)
+
+
+def with_numbers(config: Any, numbers: Mapping[str, Any]) -> Any:
+    """A config with other numbers, which may be traced: a config's checks would ask
+    them for their values."""
+    config = copy.copy(config)
+    for name, number in numbers.items():
+        object.__setattr__(config, name, number)
+    return config
 
 
 def make_agent(

@@ -22,6 +22,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from podracer.errors import UserError, check_range
 
 CORE, MEMBER = "core", "member"
+THREADS, THREADS_PER_CORE = "PJRT_NPROC", 2  # of XLA's pool on a CPU
 MOST_CPU_CORES = 256  # that can be made up; thousands take minutes to start
 SHARED, BATCH, SEQUENCE, LOCAL = "shared", "batch", "sequence", "local"
 _SPECS = {
@@ -73,14 +74,17 @@ def core_key(key: jax.Array) -> jax.Array:
         return jax.random.fold_in(key, 0)
 
 
-def use_cpu_cores(count: int | None = None) -> None:
+def use_cpu_cores(count: int | None = None, apart: bool = False) -> None:
     """Makes a CPU show `count` cores, by default all it has.
 
+    `apart` is for cores that run without meeting, as a population's: see `check_threads`.
     Raises UserError if JAX has started with another number (this must come first), or
     for a number that no CPU can pretend to have.
     """
     count = (os.cpu_count() or 1) if count is None else count
     check_range("cores", count, 1, MOST_CPU_CORES)
+    if apart:
+        os.environ.setdefault(THREADS, str(THREADS_PER_CORE * count))
     if jax.config.jax_num_cpu_devices != count:
         try:
             jax.config.update("jax_num_cpu_devices", count)
@@ -89,6 +93,22 @@ def use_cpu_cores(count: int | None = None) -> None:
                 f"cores is {count}, but JAX has started with another number of CPU "
                 "cores: ask for them before anything is computed"
             ) from None
+
+
+def check_threads(mesh: Mesh) -> None:
+    """Raises UserError where XLA would hang: a core that waits holds one of its threads.
+
+    On a CPU with as many threads as cores, programs without collectives wait for ever for
+    parts of their own work (jaxlib 0.10.2: 2 cores, 2 threads; never with 3 or more).
+    """
+    threads = int(os.environ.get(THREADS) or os.cpu_count() or 1)
+    cpu = mesh.devices.flat[0].platform == "cpu"
+    if cpu and 1 < mesh.size > threads // THREADS_PER_CORE:
+        raise UserError(
+            f"cores is {mesh.size}, and this CPU's {threads} threads would wait for one "
+            f"another: use cores=1, or set {THREADS}={THREADS_PER_CORE * mesh.size} before "
+            "JAX starts, as parallel.use_cpu_cores(n, apart=True) does"
+        )
 
 
 def largest_divisor(number: int, most: int) -> int:

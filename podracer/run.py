@@ -129,6 +129,11 @@ def seen(observation_spec: Any, action_spec: Any, frame_stack: int = 1) -> dict:
     }
 
 
+def name_of(about: dict[str, Any]) -> str:
+    """What a run's folder is called where nobody says."""
+    return f"{about['agent']}-{about['env']}".replace(":", "-")
+
+
 def keep(
     start: Callable[..., Generator[tuple[Any, dict[str, float] | None]]],
     config: Any,
@@ -152,7 +157,7 @@ def keep(
     with command.stopping() as stopped, contextlib.ExitStack() as stack:
         if keep.resume is None:
             updates = start(restore=None, stopped=stopped)
-            name = f"{about['agent']}-{about['env']}".replace(":", "-")
+            name = name_of(about)
             folder = run_folder.create(keep.run, kept, keep.overwrite, name)
             stack.enter_context(run_folder.held(folder))
             checkpoints = checkpoints_in(folder)

@@ -41,7 +41,7 @@ def create(
     """
     text = _description(config)
     with writing(path or "runs"), contextlib.ExitStack() as undo:
-        folder = _fresh(name) if path is None else Path(path)
+        folder = fresh(name) if path is None else Path(path)
         if path is None or not folder.is_dir():
             folder.mkdir(parents=True, exist_ok=path is None)
             undo.callback(folder.rmdir)
@@ -52,6 +52,17 @@ def create(
                 _remove(folder / content)
         undo.pop_all()
     return folder
+
+
+def fresh(name: str) -> Path:
+    """A folder made just now, so that two runs of one second do not share it."""
+    stem = f"{name.replace('/', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"
+    for number in itertools.count(1):
+        folder = Path("runs", stem if number == 1 else f"{stem}-{number}")
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            return folder
+    raise AssertionError("unreachable")
 
 
 def rewrite_config(folder: str | Path, config: Any) -> None:
@@ -166,17 +177,6 @@ def writing(path: str | Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(f"{path}: cannot write: {error.strerror or error}") from error
-
-
-def _fresh(name: str) -> Path:
-    """A folder made just now, so that two runs of one second do not share it."""
-    stem = f"{name.replace('/', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"
-    for number in itertools.count(1):
-        folder = Path("runs", stem if number == 1 else f"{stem}-{number}")
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir(parents=True)
-            return folder
-    raise AssertionError("unreachable")
 
 
 def _check_free(folder: Path, overwrite: bool) -> None:
