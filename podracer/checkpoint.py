@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import jax
+import numpy as np
 
 from podracer import parallel
 from podracer.errors import UserError, check_at_least_one, check_range
@@ -139,10 +140,11 @@ class Checkpoints:
     def restore(self, state: Any, layout: Any) -> Any:
         """The newest whole checkpoint, laid over the cores as `state` is.
 
-        On another number of cores, what belongs to one core (LOCAL) is `state`'s own.
+        On another number of cores, what belongs to one core (LOCAL) is `state`'s own;
+        so is a field of the host's (HOST) that the checkpoint lacks or has otherwise.
 
         Args:
-          state: a fresh state, which says shapes, types and where things lie.
+          state: a fresh state, which says shapes, types and where things lie: a NamedTuple.
           layout: its words, see `podracer.parallel`.
 
         Raises:
@@ -155,13 +157,23 @@ class Checkpoints:
 
     def _read(self, updates: int, state: Any, layout: Any) -> Any:
         saved = self._manager.item_metadata(updates)[ITEM]
+        fields, words = state._asdict(), layout._asdict()
+        others = {
+            name
+            for name, word in words.items()
+            if word == parallel.HOST
+            and (name not in saved or _shapes(saved[name]) != _shapes(fields[name]))
+        }
 
         def target(path: tuple, word: str, part: Any) -> Any:
             return jax.tree_util.tree_map_with_path(
                 lambda inner, x: _target(saved, path + inner, x, word), part
             )
 
-        targets = jax.tree_util.tree_map_with_path(target, layout, state)
+        same = {name: x for name, x in fields.items() if name not in others}
+        targets = jax.tree_util.tree_map_with_path(
+            target, {name: words[name] for name in same}, same
+        ) | {name: _as_saved(saved[name]) for name in others & saved.keys()}
         restore = self._orbax.args.StandardRestore(targets)
         try:
             whole = self._manager.restore(
@@ -172,7 +184,8 @@ class Checkpoints:
                 f"{self._path(updates)}: of another agent, network or environment "
                 f"({str(error).splitlines()[0][:100]})"
             ) from error
-        return parallel.with_fresh_local(whole, state, layout)
+        whole |= {name: fields[name] for name in others}
+        return parallel.with_fresh_local(type(state)(**whole), state, layout)
 
     def _seal(self) -> None:
         """Writes the checksums into the folder that Orbax is about to name."""
@@ -230,6 +243,24 @@ def _problem(folder: Path) -> str | None:
         if found[name] != wanted.get(name):
             return f"damaged ({name} has changed)"
     return None
+
+
+def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+    """By names that say the same of a tree and of what describes it in a checkpoint."""
+
+    def shape(x: Any) -> tuple[int, ...]:
+        is_key = jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+        return jax.random.key_data(x).shape if is_key else tuple(x.shape)
+
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="."): shape(x)
+        for path, x in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+def _as_saved(saved: Any) -> Any:
+    """To restore a part as it is, on the host: Orbax wants to be asked for all parts."""
+    return jax.tree.map(lambda x: np.empty(x.shape, x.dtype), saved)
 
 
 def _target(saved: Any, path: tuple, x: jax.Array, word: str) -> jax.ShapeDtypeStruct:

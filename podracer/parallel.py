@@ -1,12 +1,13 @@
 """Cores: the only room that names a mesh, an axis or a sharding (arXiv:2104.06272, Fig 2).
 
 A program written for one core is replicated over many by `over_cores`. What an argument
-or a result is to the cores is said by one of four words:
+or a result is to the cores is said by one of five words:
 
 * SHARED: the same on every core, bit for bit;
 * BATCH: a batch, split over the cores along its first axis;
 * SEQUENCE: time first, split over the cores along the second axis, its batch;
-* LOCAL: a core's own; outside the program it has a leading axis, one entry a core.
+* LOCAL: a core's own; outside the program it has a leading axis, one entry a core;
+* HOST: of no program; a state may lack it.
 """
 
 import os
@@ -24,11 +25,13 @@ from podracer.errors import UserError, check_range
 CORE = "core"
 MOST_CPU_CORES = 256  # that can be made up; thousands take minutes to start
 SHARED, BATCH, SEQUENCE, LOCAL = "shared", "batch", "sequence", "local"
+HOST = "host"
 _SPECS = {
     SHARED: PartitionSpec(),
     BATCH: PartitionSpec(CORE),
     SEQUENCE: PartitionSpec(None, CORE),
     LOCAL: PartitionSpec(CORE),
+    HOST: PartitionSpec(),  # of nothing: programs see it empty
 }
 _AXES = {BATCH: 0, SEQUENCE: 1}
 

@@ -1,7 +1,7 @@
 """The learner: the same updates on every learner core, from the parts of a trajectory."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,15 +12,19 @@ from sebulba.actor import LAYOUT as TRAJECTORY
 
 
 class State(NamedTuple):
-    """Everything there is to a run, but for the environments on the host."""
+    """Everything there is to a run; without lock-step, but for what actors hold."""
 
     learner: LearnerState
     key: Key  # never changes; every random number is drawn from it and `updates`
     updates: jax.Array  # uint32 []
+    actor: Any = ()  # its Snapshot, where the run can go on bit for bit
 
 
 LAYOUT = State(
-    LearnerState(parallel.SHARED, parallel.LOCAL), parallel.SHARED, parallel.SHARED
+    learner=LearnerState(parallel.SHARED, parallel.LOCAL),
+    key=parallel.SHARED,
+    updates=parallel.SHARED,
+    actor=parallel.HOST,
 )
 
 
@@ -59,15 +63,20 @@ class Learner:
             outputs=(LAYOUT, parallel.SHARED),
         )(key)
 
-    def restore(self, restore: Callable[[State, State], State]) -> None:
-        """Goes on from another state: `restore(state, its layout)`."""
-        self.state = restore(self.state, LAYOUT)
+    def restore(self, restore: Callable[[State, State], State], actor: Any) -> Any:
+        """Goes on from another state, `restore(state, its layout)`; returns its `actor`.
+
+        `actor` is that of the state before the first update.
+        """
+        state = restore(self.state._replace(actor=actor), LAYOUT)
+        self.state = state._replace(actor=())
         self.updates = int(parallel.on_host(self.state.updates))
         self.params = self._over_cores(
             lambda state: self._agent.actor_params(state.learner),
             inputs=(LAYOUT,),
             outputs=parallel.SHARED,
         )(self.state)
+        return state.actor
 
     def learn(self, parts: list[Trajectory]) -> None:
         """Learns from a trajectory, one part a core; renews `state` and `params`."""

@@ -88,14 +88,10 @@ def train(
     )
     learner_key, *actor_keys = jax.random.split(jax.random.key(seed), 1 + threads)
     learner = Learner(agent, cores.learners, updates_per_trajectory, learner_key)
-    if restore:
-        learner.restore(restore)
-        actor_keys = [jax.random.fold_in(key, learner.updates) for key in actor_keys]
     server = ParameterServer(cores.actors)
     waits = max_lag is not None and late == "wait"
-    queue = TrajectoryQueue(
-        capacity=threads, max_lag=max_lag // updates_per_trajectory if waits else None
-    )
+    ahead = max_lag // updates_per_trajectory if waits else None  # trajectories
+    queue = TrajectoryQueue(capacity=threads, max_lag=ahead)
     kind = dynamic_actor if hasattr(environments[0], "receive") else actor
     programs = kind.make_programs(agent, unroll_length, len(cores.learners))
     actors = [
@@ -111,6 +107,9 @@ def train(
         )
         for number, key in enumerate(actor_keys)
     ]
+    exact = ahead == 0 and threads == 1 and hasattr(environments[0], "snapshot")
+    if restore:
+        go_on(restore, learner, server, actors[0] if exact else None)
     report = Report(queue, actors, environments[0].frames_per_step)
     report.begin_at(learner.updates // updates_per_trajectory)
     trajectories = -(-total_steps // report.steps_per_trajectory)
@@ -131,16 +130,44 @@ def train(
                     continue
                 learner.learn(handed.parts)
                 server.publish(learner.params, learner.updates)
-                queue.learned()
                 report.add(handed, lag)
-                if report.learned == trajectories or report.learned % per_report == 0:
-                    yield learner.state, report.row(learner)
-                elif stopped():
-                    yield learner.state, None
-                if stopped():
+                due = report.learned == trajectories or report.learned % per_report == 0
+                ends = stopped()
+                # In lock-step the actor stands still until this one counts as learned.
+                shown = exact and (due or ends)
+                state = learner.state._replace(
+                    actor=actors[0].snapshot() if shown else ()
+                )
+                queue.learned()
+                if due or ends:
+                    yield state, report.row(learner) if due else None
+                if ends:
                     return
 
     return learn()
+
+
+def go_on(
+    restore: Callable[[State, State], State],
+    learner: Learner,
+    server: ParameterServer,
+    actor: Actor | None,
+) -> None:
+    """The learner goes on from another state, and so does an actor if it is given.
+
+    That one begins anew where the state knows nothing of it.
+    """
+    if actor is None:
+        learner.restore(restore, ())
+        return
+    server.publish(learner.params, learner.updates)
+    actor.begin()
+    snapshot = learner.restore(restore, actor.snapshot())
+    if snapshot.steps > 0:
+        actor.restore(snapshot)
+    else:
+        server.publish(learner.params, learner.updates)
+        actor.begin()
 
 
 def make_environments(

@@ -13,6 +13,10 @@ class HostEnvironment(Protocol):
     FIRST), discount float32 (1 at FIRST, 0 where an episode terminated, 1 where it was
     cut off), observation a pytree. An environment that was at LAST ignores its action
     and is at FIRST of a new episode. Arrays that were returned are not written again.
+
+    One that can be saved offers two methods more, with which a run in lock-step resumes
+    bit for bit: `snapshot()`, a tree of arrays (none of 64 bits) that are not written
+    again, and `restore(snapshot)`, after `reset`: `step` goes on as it did there.
     """
 
     batch_size: int  # B
