@@ -141,7 +141,7 @@ class Checkpoints:
         """The newest whole checkpoint, laid over the cores as `state` is.
 
         On another number of cores, what belongs to one core (LOCAL) is `state`'s own;
-        so is a field of the host's (HOST) that the checkpoint lacks or has otherwise.
+        so is an OPTIONAL field that the checkpoint lacks or has in other shapes.
 
         Args:
           state: a fresh state, which says shapes, types and where things lie: a NamedTuple.
@@ -161,7 +161,7 @@ class Checkpoints:
         others = {
             name
             for name, word in words.items()
-            if word == parallel.HOST
+            if word == parallel.OPTIONAL
             and (name not in saved or _shapes(saved[name]) != _shapes(fields[name]))
         }
 

@@ -7,7 +7,7 @@ or a result is to the cores is said by one of five words:
 * BATCH: a batch, split over the cores along its first axis;
 * SEQUENCE: time first, split over the cores along the second axis, its batch;
 * LOCAL: a core's own; outside the program it has a leading axis, one entry a core;
-* HOST: of no program; a state may lack it.
+* OPTIONAL: in no program; a state may lack it.
 """
 
 import os
@@ -25,13 +25,13 @@ from podracer.errors import UserError, check_range
 CORE = "core"
 MOST_CPU_CORES = 256  # that can be made up; thousands take minutes to start
 SHARED, BATCH, SEQUENCE, LOCAL = "shared", "batch", "sequence", "local"
-HOST = "host"
+OPTIONAL = "optional"
 _SPECS = {
     SHARED: PartitionSpec(),
     BATCH: PartitionSpec(CORE),
     SEQUENCE: PartitionSpec(None, CORE),
     LOCAL: PartitionSpec(CORE),
-    HOST: PartitionSpec(),  # of nothing: programs see it empty
+    OPTIONAL: PartitionSpec(),  # of nothing: programs see it empty
 }
 _AXES = {BATCH: 0, SEQUENCE: 1}
 

@@ -164,6 +164,10 @@ class Actor(threading.Thread):
         )
         return jax.device_put(snapshot, self._device, may_alias=False)
 
+    def part(self) -> Trajectory:
+        """The shapes of a learner core's part of its trajectories. It must have begun."""
+        return jax.eval_shape(self._programs.finish, *self._stands)[1][0]
+
     def restore(self, snapshot: Snapshot) -> None:
         """Goes on from a snapshot. It must have begun, and be standing still."""
         self._environment.restore(snapshot.environment)

@@ -19,7 +19,7 @@ from podracer.errors import UserError, check_at_least_one, check_range
 from sebulba import actor, dynamic_actor
 from sebulba.actor import Actor
 from sebulba.cores import Cores
-from sebulba.learner import Learner, State
+from sebulba.learner import LAYOUT, Learner, State
 from sebulba.report import Report
 from sebulba.transport import ParameterServer, TrajectoryQueue
 
@@ -107,11 +107,10 @@ def train(
         )
         for number, key in enumerate(actor_keys)
     ]
+    report = Report(queue, actors, environments[0].frames_per_step)
     exact = ahead == 0 and threads == 1 and hasattr(environments[0], "snapshot")
     if restore:
-        go_on(restore, learner, server, actors[0] if exact else None)
-    report = Report(queue, actors, environments[0].frames_per_step)
-    report.begin_at(learner.updates // updates_per_trajectory)
+        go_on(restore, learner, server, report, actors[0] if exact else None)
     trajectories = -(-total_steps // report.steps_per_trajectory)
     per_report = trajectories_per_report or min(max(1, trajectories // 100), 1_000)
 
@@ -133,14 +132,15 @@ def train(
                 report.add(handed, lag)
                 due = report.learned == trajectories or report.learned % per_report == 0
                 ends = stopped()
-                # In lock-step the actor stands still until this one counts as learned.
-                shown = exact and (due or ends)
-                state = learner.state._replace(
-                    actor=actors[0].snapshot() if shown else ()
-                )
+                if not (due or ends):
+                    queue.learned()
+                    continue
+                # In lock-step the actor stands still until then.
+                snapshot = actors[0].snapshot() if exact else ()
                 queue.learned()
-                if due or ends:
-                    yield state, report.row(learner) if due else None
+                row = report.row(learner) if due else None
+                counted = (learner.tally, report.sums()) if exact else ()
+                yield learner.state._replace(actor=snapshot, counted=counted), row
                 if ends:
                     return
 
@@ -151,21 +151,26 @@ def go_on(
     restore: Callable[[State, State], State],
     learner: Learner,
     server: ParameterServer,
+    report: Report,
     actor: Actor | None,
 ) -> None:
-    """The learner goes on from another state, and so does an actor if it is given.
-
-    That one begins anew where the state knows nothing of it.
-    """
-    if actor is None:
-        learner.restore(restore, ())
+    """All go on from another state; the actor only if it is given, and saved there."""
+    state = learner.state
+    if actor:
+        server.publish(learner.params, learner.updates)
+        actor.begin()
+        learner.expect(actor.part())
+        counted = learner.tally, report.sums()
+        state = state._replace(actor=actor.snapshot(), counted=counted)
+    state = restore(state, LAYOUT)
+    learner.restore(state)
+    _, sums = state.counted or (None, None)
+    report.begin_at(learner.updates // learner.updates_per_trajectory, sums)
+    if not actor:
         return
-    server.publish(learner.params, learner.updates)
-    actor.begin()
-    snapshot = learner.restore(restore, actor.snapshot())
-    if snapshot.steps > 0:
-        actor.restore(snapshot)
-    else:
+    if state.actor.steps > 0:
+        actor.restore(state.actor)
+    else:  # begin anew, with other random numbers than at the start of the run
         server.publish(learner.params, learner.updates)
         actor.begin()
 

@@ -105,16 +105,16 @@ def checkpoints(folder):
 
 
 def rows(folder):
-    """The metrics, but for times."""
+    """The metrics of a run, but for times."""
     lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [
-        {
-            name: x
-            for name, x in json.loads(line).items()
-            if not any(time in name for time in TIMES)
-        }
-        for line in lines
-    ]
+    return [without_times(json.loads(line)) for line in lines]
+
+
+def without_times(row):
+    """Metrics that two runs can share."""
+    return {
+        name: x for name, x in row.items() if not any(time in name for time in TIMES)
+    }
 
 
 def final(folder):
