@@ -7,10 +7,20 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import jax
+
 import anakin
 import envs_jax
 from envs_jax import adapters
-from podracer import command, experiment, networks, parallel, run
+from podracer import (
+    command,
+    evaluation,
+    experiment,
+    networks,
+    parallel,
+    run,
+    trained,
+)
 from podracer.agent import Interface
 from podracer.errors import UserError
 
@@ -51,7 +61,7 @@ def train(argv: Sequence[str]) -> None:
     env = choose_environment(argv)
     new = Train(
         chosen.numbers.config,
-        envs_jax.ENVIRONMENTS.get(env.name, adapters.Options)(),
+        default_options(env.name),
         network=chosen.numbers.network,
         interface=chosen.numbers.interface,
         unroll_length=chosen.numbers.unroll_length,
@@ -83,7 +93,42 @@ def train(argv: Sequence[str]) -> None:
         cores=config.cores,
         reset_pool=config.reset_pool,
     )
-    run.keep(start, config, agent=chosen.name, env=env.name)
+    specs = run.seen(environment.observation_spec(), environment.action_spec())
+
+    def play(state: anakin.State, episodes: int) -> evaluation.Evaluation:
+        params = parallel.on_device(agent.actor_params(state.learner), jax.devices()[0])
+        return anakin.evaluate(agent, params, environment, episodes=episodes)
+
+    run.keep(start, config, play, agent=chosen.name, env=env.name, specs=specs)
+
+
+def evaluate(argv: Sequence[str]) -> None:
+    """Plays a run's agent and says what it is worth."""
+    config = command.parse(evaluation.Config(), argv, "anakin evaluate")
+    agent = trained.restore(
+        evaluation.named(config.run, "anakin evaluate"), config.checkpoint
+    )
+    found = anakin.evaluate(
+        agent.agent,
+        agent.params,
+        environment_of(agent.run),
+        episodes=config.episodes,
+        seed=config.seed,
+        greedy=not config.sampled,
+        max_steps=config.max_steps,
+    )
+    print(f"{agent.run.env}: {evaluation.keep(found, config, agent.updates)}")
+
+
+def default_options(env: str) -> Any:
+    """What can be set in an environment: its own dataclass, or a library's."""
+    return envs_jax.ENVIRONMENTS.get(env, adapters.Options)()
+
+
+def environment_of(stored: run.Stored) -> Any:
+    """The environment of a run. Raises UserError where there is none like it here."""
+    options = command.filled(default_options(stored.env), stored.config["env"], "env.")
+    return make_environment(stored.env, options)
 
 
 def choose_environment(argv: Sequence[str]) -> command.Choice:
@@ -103,7 +148,7 @@ def make_environment(name: str, options: Any) -> Any:
         raise UserError(str(error)) from error
 
 
-COMMANDS = {"train": train}
+COMMANDS = {"train": train, "evaluate": evaluate}
 
 
 def main() -> None:

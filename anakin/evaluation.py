@@ -1,24 +1,16 @@
 """What a policy is worth: the first episode in each of N environments, to its end."""
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from anakin.acting import initial_actors, interact
 from envs_jax.environment import Environment
 from envs_jax.wrappers import Batched, auto_reset
 from podracer.agent import Agent
-
-
-class Evaluation(NamedTuple):
-    """One entry an episode. First episodes only: short ones get no second turn."""
-
-    episode_return: np.ndarray  # [N] float32, undiscounted
-    episode_length: np.ndarray  # [N] int32, environment steps
-    finished: np.ndarray  # [N] bool, False where max_steps came first
+from podracer.evaluation import Evaluation
 
 
 def evaluate(
@@ -32,6 +24,8 @@ def evaluate(
     max_steps: int = 100_000,
 ) -> Evaluation:
     """Acts with `actor_params` for one episode in each of `episodes` environments.
+
+    First episodes only: short ones get no second turn.
 
     Args:
       agent: whose `greedy_actor_step` acts, or `actor_step` if not `greedy`.

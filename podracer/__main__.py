@@ -10,7 +10,7 @@ import tyro
 
 from podracer import command, runs
 from podracer.errors import UserError, nearest
-from podracer.metrics import VOCABULARY
+from podracer.metrics import VOCABULARY, human
 
 FORMATS = (".png", ".svg")
 
@@ -47,6 +47,29 @@ class Runs:
 
     folder: tyro.conf.Positional[Path] = Path("runs")
     """a folder of runs, or a run"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Export:
+    """Writes the parameters that a run's agent acts with, as safetensors."""
+
+    run: tyro.conf.Positional[Path | None] = None
+    """folder of the run"""
+    out: tyro.conf.Positional[Path] = Path("policy.safetensors")
+    """the file, which is replaced"""
+    checkpoint: int | None = None
+    """updates of the checkpoint, by default the newest"""
+
+
+def export(argv: Sequence[str]) -> None:
+    """Exports a run's agent."""
+    from podracer import trained  # brings JAX along
+
+    config = command.parse(Export(), argv, "podracer export")
+    if config.run is None:
+        raise UserError("which run? podracer export RUN FILE.safetensors")
+    numbers = trained.export(config.run, config.out, config.checkpoint)
+    print(f"{config.out}: {human(numbers)} numbers")
 
 
 def plot(argv: Sequence[str]) -> None:
@@ -122,7 +145,7 @@ def _rich(lines: list[tuple[str, ...]]) -> None:
     rich.console.Console().print(table)
 
 
-COMMANDS = {"plot": plot, "runs": list_runs}
+COMMANDS = {"plot": plot, "runs": list_runs, "export": export}
 
 
 def main() -> None:

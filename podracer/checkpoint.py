@@ -7,24 +7,21 @@ the folder gets its name: what has the name is whole, or damaged since.
 
 import contextlib
 import dataclasses
-import json
 import logging
 import math
 import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from podracer import parallel
+from podracer import checksums, parallel
 from podracer.errors import UserError, check_at_least_one, check_range
 
-CHECKSUMS = "checksums.json"
 ITEM = "state"
-CHUNK = 2**22  # bytes read at once
 FINISH_SECONDS = 600  # for a save to be on disk
 
 Metrics = Mapping[str, float]
@@ -111,7 +108,7 @@ class Checkpoints:
                 self._manager.save(
                     updates,
                     metrics={"episode_return": _number(metrics.get("episode_return"))},
-                    args=args.Composite(**{ITEM: args.StandardSave(state)}),
+                    args=args.Composite(**{ITEM: args.StandardSave(_full(state))}),
                 )
         self._saved_time = time.monotonic()
         self._saved_steps = metrics.get("steps", self._saved_steps)
@@ -132,7 +129,7 @@ class Checkpoints:
     def good(self, say: Callable[[str], None] = print) -> Iterator[int]:
         """The updates of whole checkpoints, newest first; says which are damaged."""
         for updates in sorted(self._manager.all_steps(read=True), reverse=True):
-            if problem := _problem(self._path(updates)):
+            if problem := checksums.problem(self._path(updates)):
                 say(f"{self._path(updates)}: {problem}; the one before it is used")
             else:
                 yield updates
@@ -141,7 +138,7 @@ class Checkpoints:
         """The newest whole checkpoint, laid over the cores as `state` is.
 
         On another number of cores, what belongs to one core (LOCAL) is `state`'s own;
-        so is an OPTIONAL field that the checkpoint lacks or has in other shapes.
+        so is an OPTIONAL field that the checkpoint lacks or has otherwise.
 
         Args:
           state: a fresh state, which says shapes, types and where things lie: a NamedTuple.
@@ -155,25 +152,73 @@ class Checkpoints:
             return self._read(updates, state, layout)
         raise UserError(f"{self.folder}: no whole checkpoint; start the run again")
 
+    def restore_shared(self, shared: Any, updates: int | None = None) -> Any:
+        """The learner's SHARED half alone, on one core: all that acting needs.
+
+        Args:
+          shared: a fresh one, which says shapes and types.
+          updates: of the checkpoint, by default the newest whole one.
+
+        Raises:
+          UserError: there is no such checkpoint, or it is of another agent or network.
+        """
+        wanted = self.good() if updates is None else self._named(updates)
+        for self.restored in wanted:
+            break
+        else:
+            raise UserError(
+                f"{self.folder}: no whole checkpoint; train the agent first"
+            )
+        place = tuple(map(jax.tree_util.GetAttrKey, ("learner", "shared")))
+        saved = self._manager.item_metadata(self.restored)[ITEM]
+        targets = jax.tree_util.tree_map_with_path(
+            lambda path, x: _target(saved, place + path, x, parallel.SHARED), shared
+        )
+        orbax, wanted = self._orbax, {"learner": {"shared": targets}}
+        with orbax.Checkpointer(orbax.PyTreeCheckpointHandler()) as part:
+            read = part.restore(
+                self._path(self.restored).absolute() / ITEM,
+                args=orbax.args.PyTreeRestore(
+                    item=wanted,
+                    restore_args=orbax.checkpoint_utils.construct_restore_args(wanted),
+                    partial_restore=True,
+                ),
+            )["learner"]["shared"]
+        return jax.tree.map(lambda new, x: new if x.size else x, read, shared)
+
+    def _named(self, updates: int) -> list[int]:
+        """That checkpoint, if it is there and whole. Raises UserError."""
+        there = sorted(self._manager.all_steps(read=True))
+        if updates not in there:
+            raise UserError(
+                f"{self._path(updates)}: no such checkpoint; there are "
+                f"{', '.join(map(str, there)) or 'none'}"
+            )
+        if problem := checksums.problem(self._path(updates)):
+            raise UserError(f"{self._path(updates)}: {problem}; choose another")
+        return [updates]
+
     def _read(self, updates: int, state: Any, layout: Any) -> Any:
         saved = self._manager.item_metadata(updates)[ITEM]
-        fields, words = state._asdict(), layout._asdict()
-        others = {
-            name
-            for name, word in words.items()
-            if word == parallel.OPTIONAL
-            and (name not in saved or _shapes(saved[name]) != _shapes(fields[name]))
+        words, fresh = layout._asdict(), state._asdict()
+        own = {
+            name: x
+            for name, x in fresh.items()
+            if words[name] == parallel.OPTIONAL
+            and (name not in saved or _names(saved[name]) != _names(x))
         }
+        asked = {name: x for name, x in fresh.items() if name not in own}
 
         def target(path: tuple, word: str, part: Any) -> Any:
             return jax.tree_util.tree_map_with_path(
                 lambda inner, x: _target(saved, path + inner, x, word), part
             )
 
-        same = {name: x for name, x in fields.items() if name not in others}
         targets = jax.tree_util.tree_map_with_path(
-            target, {name: words[name] for name in same}, same
-        ) | {name: _as_saved(saved[name]) for name in others & saved.keys()}
+            target, {name: words[name] for name in asked}, asked
+        )
+        unused = {name: saved[name] for name in own if name in saved}
+        targets |= jax.tree.map(lambda x: np.empty(x.shape, x.dtype), unused)
         restore = self._orbax.args.StandardRestore(targets)
         try:
             whole = self._manager.restore(
@@ -184,13 +229,14 @@ class Checkpoints:
                 f"{self._path(updates)}: of another agent, network or environment "
                 f"({str(error).splitlines()[0][:100]})"
             ) from error
-        whole |= {name: fields[name] for name in others}
-        return parallel.with_fresh_local(type(state)(**whole), state, layout)
+        whole = type(state)(**whole | own)
+        whole = jax.tree.map(lambda new, x: new if x.size else x, whole, state)
+        return parallel.with_fresh(whole, state, layout)
 
     def _seal(self) -> None:
         """Writes the checksums into the folder that Orbax is about to name."""
         (unnamed,) = self.folder.glob(f"{self._saving}.orbax-checkpoint-tmp*")
-        (unnamed / CHECKSUMS).write_text(json.dumps(_checksums(unnamed)))
+        checksums.write(unnamed)
 
     def _path(self, updates: int) -> Path:
         return self.folder / str(updates)
@@ -208,6 +254,11 @@ class Checkpoints:
             ) from error
 
 
+def _full(state: Any) -> Any:
+    """With a number where there is an array of none, which Orbax refuses."""
+    return jax.tree.map(lambda x: x if x.size else np.float32(0), state)
+
+
 def _return(metrics: Mapping[str, float | None]) -> float:
     return -math.inf if metrics["episode_return"] is None else metrics["episode_return"]
 
@@ -216,55 +267,16 @@ def _number(x: float | None) -> float | None:
     return None if x is None or math.isnan(x) else float(x)
 
 
-def _checksums(folder: Path) -> dict[str, list[int]]:
-    """[size, CRC-32] of each file of a checkpoint but those of the whole folder."""
-    files = (path for path in sorted(folder.glob("*/**/*")) if path.is_file())
-    return {str(path.relative_to(folder)): _checksum(path) for path in files}
-
-
-def _checksum(path: Path) -> list[int]:
-    size = crc = 0
-    with open(path, "rb") as file:
-        while chunk := file.read(CHUNK):
-            size, crc = size + len(chunk), zlib.crc32(chunk, crc)
-    return [size, crc]
-
-
-def _problem(folder: Path) -> str | None:
-    """What is wrong with a checkpoint, or None."""
-    try:
-        wanted = json.loads((folder / CHECKSUMS).read_text())
-        found = _checksums(folder)
-    except (OSError, ValueError) as error:
-        return f"damaged ({error})"
-    for name in sorted(wanted.keys() | found.keys()):
-        if name not in found:
-            return f"damaged ({name} is missing)"
-        if found[name] != wanted.get(name):
-            return f"damaged ({name} has changed)"
-    return None
-
-
-def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
-    """By names that say the same of a tree and of what describes it in a checkpoint."""
-
-    def shape(x: Any) -> tuple[int, ...]:
-        is_key = jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
-        return jax.random.key_data(x).shape if is_key else tuple(x.shape)
-
+def _names(tree: Any) -> set[str]:
+    """Of the leaves: a tree has those of what a checkpoint says of it."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {
-        jax.tree_util.keystr(path, simple=True, separator="."): shape(x)
-        for path, x in jax.tree_util.tree_leaves_with_path(tree)
+        jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves
     }
 
 
-def _as_saved(saved: Any) -> Any:
-    """To restore a part as it is, on the host: Orbax wants to be asked for all parts."""
-    return jax.tree.map(lambda x: np.empty(x.shape, x.dtype), saved)
-
-
 def _target(saved: Any, path: tuple, x: jax.Array, word: str) -> jax.ShapeDtypeStruct:
-    """What to restore a leaf as: as `x`, but LOCAL ones in the shape that they have."""
+    """What to restore a leaf as: as `x`, but REPLACEABLE ones in the shape they have."""
     name = jax.tree_util.keystr(path, simple=True, separator=".")
     for entry in path:
         key = getattr(entry, "name", getattr(entry, "key", getattr(entry, "idx", None)))
@@ -274,10 +286,12 @@ def _target(saved: Any, path: tuple, x: jax.Array, word: str) -> jax.ShapeDtypeS
             raise UserError(
                 f"the checkpoint has no {name}: it is of another agent or network"
             ) from None
+    if x.size == 0:
+        return parallel.like(jnp.float32(0), ())  # see _full
     shape = saved.shape
     if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
         shape = shape[: x.ndim]
-    if shape != x.shape and word != parallel.LOCAL:
+    if shape != x.shape and word not in parallel.REPLACEABLE:
         raise UserError(
             f"{name} is {shape} in the checkpoint and {x.shape} here: it is of another "
             "network, batch_size or environment"

@@ -22,6 +22,10 @@ VOCABULARY = {
     "episodes": ("episodes", "that finished in this row"),
     "episode_return": ("reward", "mean undiscounted return of those episodes"),
     "episode_length": ("environment steps", "mean length of those episodes"),
+    "evaluation_episodes": ("episodes", "played apart, greedily; 0 in most rows"),
+    "evaluation_return": ("reward", "mean undiscounted return of those episodes"),
+    "evaluation_low": ("reward", "end of the 95 % interval of that mean"),
+    "evaluation_high": ("reward", "the other end"),
     # Of the agent: means over the updates of the row and over the cores.
     "loss/policy": ("", "policy gradient loss, a step"),
     "loss/value": ("", "half the squared error of the value, a step"),
@@ -62,11 +66,14 @@ VOCABULARY = {
 
 # How rows are merged into one; all others are means over the rows.
 NEWEST = ("steps", "updates", "compile_seconds", "dropped", "max_episode_length")
-SUM = ("seconds", "episodes", "games")
+SUM = ("seconds", "episodes", "games", "evaluation_episodes")
 WEIGHT = {
     "episode_return": "episodes",
     "episode_length": "episodes",
     "game_return": "games",
+    "evaluation_return": "evaluation_episodes",
+    "evaluation_low": "evaluation_episodes",
+    "evaluation_high": "evaluation_episodes",
     "steps_per_second": "seconds",
     "frames_per_second": "seconds",
     "learner_steps_per_second": "seconds",

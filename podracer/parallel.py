@@ -26,6 +26,7 @@ CORE = "core"
 MOST_CPU_CORES = 256  # that can be made up; thousands take minutes to start
 SHARED, BATCH, SEQUENCE, LOCAL = "shared", "batch", "sequence", "local"
 OPTIONAL = "optional"
+REPLACEABLE = LOCAL, OPTIONAL  # a fresh one will do
 _SPECS = {
     SHARED: PartitionSpec(),
     BATCH: PartitionSpec(CORE),
@@ -187,12 +188,13 @@ def join(parts: list[Any], layout: Any, mesh: Mesh) -> Any:
     return jax.tree.map(whole, layout, *parts)
 
 
-def with_fresh_local(tree: Any, fresh: Any, layout: Any) -> Any:
-    """`tree`, but `fresh` where LOCAL parts are of another number of cores."""
+def with_fresh(tree: Any, fresh: Any, layout: Any) -> Any:
+    """`tree`, but `fresh` where REPLACEABLE parts have other shapes (other cores, say)."""
 
     def choose(word, part, other):
         shapes = [jax.tree.map(jnp.shape, x) for x in (part, other)]
-        return part if word != LOCAL or shapes[0] == shapes[1] else other
+        same = word not in REPLACEABLE or shapes[0] == shapes[1]
+        return part if same else other
 
     return jax.tree.map(choose, layout, tree, fresh)
 

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from podracer.evaluation import interval
 from podracer.metrics import VOCABULARY, human
 from podracer.run_folder import atomic
 from podracer.runs import to_points
@@ -17,8 +18,6 @@ STYLES = ("-", "--", ":", "-.")  # once the colours are used up
 SMOOTH = 0.05  # the share of the curve that one point of the smooth line averages
 MOST_POINTS = 2000
 MEAN_POINTS = 300  # of the mean of several runs
-CONFIDENCE = 0.95
-RESAMPLES = 2000
 
 
 class Picture(Figure):
@@ -120,23 +119,6 @@ def on_one_axis(runs: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     x = np.linspace(first, last, MEAN_POINTS)
     smooth = [(p[:, 0], _smooth(p[:, 1], p[:, 2])) for p in runs]
     return x, np.stack([np.interp(x, *line) for line in smooth])
-
-
-def interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Low and high end [N] of where the mean over the runs lies; values: [runs, N]."""
-    from scipy import stats  # slow to import
-
-    found = stats.bootstrap(
-        (values,),
-        np.mean,
-        axis=0,
-        confidence_level=CONFIDENCE,
-        n_resamples=RESAMPLES,
-        method="percentile",
-        rng=np.random.default_rng(0),  # the same picture of the same runs
-        batch=100,
-    ).confidence_interval
-    return found.low, found.high
 
 
 def _label(name: str) -> str:

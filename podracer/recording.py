@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,13 @@ def record(
     quiet: bool = False,
     checkpoints: Checkpoints | None = None,
     sinks: Config | None = None,
+    evaluate: Callable[[Any, dict[str, float]], dict[str, float]] = lambda _, row: row,
 ) -> tuple[Any, dict[str, float] | None]:
     """Runs a training loop to its end and returns its last state and metrics.
 
     Keeps `metrics.jsonl`, `curve.png` and `state.json` in the folder, up to the last
     metrics even if the loop raises or is interrupted, and `checkpoints` where they are
-    due and at the end; tells the other `sinks`; shows the progress unless `quiet`. A
+    due and at the end; tells the other `sinks`; `evaluate` may add to a row; shows the progress unless `quiet`. A
     loop that was stopped between two reports has None for its last metrics. Raises
     UserError where it cannot write.
     """
@@ -51,6 +52,7 @@ def record(
     ):
         for state, metrics in updates:
             if metrics is not None:
+                metrics = evaluate(state, metrics)
                 rows.write(metrics)
                 progress.update(metrics)
                 draw_if_due()

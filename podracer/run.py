@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from podracer import command, metrics, recording, run_folder
+from podracer import command, evaluation, metrics, recording, run_folder, spec_json
 from podracer.checkpoint import Checkpoints
 from podracer.checkpoint import Config as Checkpoint
 from podracer.errors import UserError
@@ -28,6 +28,7 @@ class Keep:
     allow_changes: bool = False
     """let flags change what a resumed run was configured with"""
     checkpoint: Checkpoint = dataclasses.field(default_factory=Checkpoint)
+    evaluate: evaluation.During = dataclasses.field(default_factory=evaluation.During)
     sinks: command.Flat[Sinks] = dataclasses.field(default_factory=Sinks)
     quiet: bool = False
     """print nothing but errors"""
@@ -41,6 +42,7 @@ class Stored(NamedTuple):
     env: str
     config: dict[str, Any]  # of the command that trained
     versions: dict[str, str]
+    specs: dict[str, Any] | None  # observation, action: as JSON; frame_stack
 
 
 def stored(folder: str | Path) -> Stored:
@@ -48,7 +50,12 @@ def stored(folder: str | Path) -> Stored:
     description = run_folder.load_config(folder)
     kept = description["config"]
     return Stored(
-        Path(folder), kept["agent"], kept["env"], kept["train"], description["versions"]
+        Path(folder),
+        kept["agent"],
+        kept["env"],
+        kept["train"],
+        description["versions"],
+        kept.get("specs"),
     )
 
 
@@ -106,9 +113,19 @@ def refuse_changes(before: Any, config: Any) -> None:
         )
 
 
+def seen(observation_spec: Any, action_spec: Any, frame_stack: int = 1) -> dict:
+    """What a run keeps of its environment, so that its agent can act elsewhere."""
+    return {
+        "observation": spec_json.encode(observation_spec),
+        "action": spec_json.encode(action_spec),
+        "frame_stack": frame_stack,
+    }
+
+
 def keep(
     start: Callable[..., Generator[tuple[Any, dict[str, float] | None]]],
     config: Any,
+    play: Callable[[Any, int], evaluation.Evaluation],
     **about: Any,
 ) -> Path:
     """Trains, keeps a folder of it up to date, and returns the folder.
@@ -116,7 +133,8 @@ def keep(
     Args:
       start: (restore, stopped) -> the training loop; both are those of `anakin.train`.
       config: the command's, with `total_steps` and `keep`.
-      **about: kept with it: `agent` and `env`, the names, and what else there is.
+      play: (state, episodes) -> what its policy is worth, for `keep.evaluate`.
+      **about: kept with it: `agent` and `env`, the names, and `specs`, see `seen`.
     """
     keep, title = config.keep, f"{about['agent']} on {about['env']}"
 
@@ -138,6 +156,7 @@ def keep(
             updates = start(restore=checkpoints.restore, stopped=stopped)
             metrics.cut(folder / run_folder.METRICS, checkpoints.restored)
             run_folder.rewrite_config(folder, kept)
+        steps = metrics.last(folder / run_folder.METRICS).get("steps", 0)
         recording.record(
             updates,
             folder,
@@ -146,5 +165,6 @@ def keep(
             keep.quiet,
             checkpoints,
             keep.sinks,
+            evaluation.Evaluator(keep.evaluate, play, steps),
         )
     return folder

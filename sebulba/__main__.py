@@ -5,18 +5,28 @@ import dataclasses
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
 
 import jax
 
 import sebulba
-from podracer import command, experiment, metrics, networks, parallel, run, run_folder
+from podracer import (
+    command,
+    evaluation,
+    experiment,
+    metrics,
+    networks,
+    parallel,
+    run,
+    run_folder,
+    trained,
+)
 from podracer.agent import Interface
 from podracer.errors import UserError
 from sebulba import host_environments
-from sebulba.cores import Cores, split
+from sebulba.cores import split
 from sebulba.report import advice
 
 ENVIRONMENTS = (
@@ -85,37 +95,22 @@ def train(argv: Sequence[str]) -> None:
     threads = config.threads_per_core * len(cores.actors)
     if not config.keep.quiet:
         print(f"{cores}; {threads} actor threads x {config.batch_size} environments")
-    start = partial(training, chosen, env.name, config, cores, threads)
-    folder = run.keep(start, config, agent=chosen.name, env=env.name)
-    rows = [*metrics.read(folder / run_folder.METRICS)]
-    if rows and not config.keep.quiet:
-        print(advice(rows, cores, config.threads_per_core))
-
-
-def training(chosen, env: str, config: Train, cores: Cores, threads: int, **options):
-    """The training loop of the command: agent and environments as configured.
-
-    `options` are what `run.keep` gives: how to restore, and when to stop.
-    """
-    env_threads = config.env_threads or max(1, (os.cpu_count() or 1) // threads)
-
-    def make_environment(thread: int, batch_size: int = config.batch_size):
-        seed = host_environments.first_seed(config.seed, thread, config.batch_size)
-        return host_environments.make(env, batch_size, seed, env_threads, config.env)
-
-    with contextlib.closing(make_environment(0, batch_size=1)) as example:
-        agent = experiment.make_agent(
-            chosen.module,
-            experiment.for_run(config.agent, config.total_steps),
-            config.network,
-            example.observation_spec(),
-            example.action_spec(),
-            config.interface,
-            getattr(config.env, "frame_stack", 1),
-        )
-    return sebulba.train(
+    make = maker(env.name, config, threads)
+    with contextlib.closing(make(0, batch_size=1)) as example:
+        spaces = example.observation_spec(), example.action_spec()
+    stack = getattr(config.env, "frame_stack", 1)
+    agent = experiment.make_agent(
+        chosen.module,
+        experiment.for_run(config.agent, config.total_steps),
+        config.network,
+        *spaces,
+        config.interface,
+        stack,
+    )
+    start = partial(
+        sebulba.train,
         agent,
-        make_environment,
+        make,
         unroll_length=config.unroll_length,
         total_steps=config.total_steps,
         cores=cores,
@@ -124,8 +119,80 @@ def training(chosen, env: str, config: Train, cores: Cores, threads: int, **opti
         max_lag=config.max_lag,
         late=config.late,
         seed=config.seed,
-        **options,
     )
+
+    def play(state: sebulba.State, episodes: int) -> evaluation.Evaluation:
+        params = agent.actor_params(state.learner)
+        params = parallel.on_device(params, cores.actors[0])
+        size = min(episodes, config.batch_size)
+        with contextlib.closing(make(threads, size, whole(config.env))) as environment:
+            return sebulba.evaluate(agent, params, environment, episodes=episodes)
+
+    folder = run.keep(
+        start,
+        config,
+        play,
+        agent=chosen.name,
+        env=env.name,
+        specs=run.seen(*spaces, stack),
+    )
+    rows = [*metrics.read(folder / run_folder.METRICS)]
+    if rows and not config.keep.quiet:
+        print(advice(rows, cores, config.threads_per_core))
+
+
+def maker(env: str, config: Train, threads: int) -> Callable[..., Any]:
+    """(actor thread, batch_size) -> its environments, as configured."""
+    env_threads = config.env_threads or max(1, (os.cpu_count() or 1) // threads)
+
+    def make(thread: int, batch_size: int = config.batch_size, options=config.env):
+        seed = host_environments.first_seed(config.seed, thread, config.batch_size)
+        return host_environments.make(env, batch_size, seed, env_threads, options)
+
+    return make
+
+
+def whole(options: Any) -> Any:
+    """Environments in which an episode is a whole game, not a life of it."""
+    if hasattr(options, "per_life"):
+        return dataclasses.replace(options, per_life=False)
+    return options
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluate(evaluation.Config):
+    __doc__ = evaluation.Config.__doc__
+
+    environments: int = 16
+    """that play at once"""
+
+
+def evaluate(argv: Sequence[str]) -> None:
+    """Plays a run's agent and says what it is worth."""
+    config = command.parse(Evaluate(), argv, "sebulba evaluate")
+    agent = trained.restore(
+        evaluation.named(config.run, "sebulba evaluate"), config.checkpoint
+    )
+    with contextlib.closing(environments_of(agent.run, config)) as environment:
+        found = sebulba.evaluate(
+            agent.agent,
+            agent.params,
+            environment,
+            episodes=config.episodes,
+            seed=config.seed,
+            greedy=not config.sampled,
+            max_steps=config.max_steps,
+        )
+    print(f"{agent.run.env}: {evaluation.keep(found, config, agent.updates)}")
+
+
+def environments_of(stored: run.Stored, config: Evaluate) -> Any:
+    """The environments of a run, other seeds than it trained with."""
+    default = host_environments.default_options(stored.env)
+    options = whole(command.filled(default, stored.config["env"], "env."))
+    size = min(config.episodes, config.environments)
+    seed = host_environments.first_seed(config.seed + 1, 2**15, size)
+    return host_environments.make(stored.env, size, seed, os.cpu_count() or 1, options)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +229,7 @@ def serve(argv: Sequence[str]) -> None:
         os._exit(0)  # for exit would wait for it
 
 
-COMMANDS = {"train": train, "serve": serve}
+COMMANDS = {"train": train, "evaluate": evaluate, "serve": serve}
 
 
 def main() -> None:

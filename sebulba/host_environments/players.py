@@ -30,16 +30,14 @@ class Player(threading.Thread):
     What it cannot mend it gives, too, as its last word.
     """
 
-    def __init__(
-        self, number: int, batch: "Remote", answers: "queue.SimpleQueue[Answer]"
-    ):
+    def __init__(self, number: int, batch: "Remote", answers: "queue.Queue[Answer]"):
         super().__init__(name=f"environment {number}", daemon=True)
         self._number, self._batch, self._answers = number, batch, answers
         self.actions: queue.SimpleQueue = queue.SimpleQueue()
         self.lost = 0  # unfinished episodes
         self.deadline = np.inf  # by when its server must have answered
         self._failures, self._steps = 0, 0  # steps since the last failure
-        self._channel: Any = None
+        self._way: Any = None  # to the server
         self._ended = False
 
     def run(self) -> None:
@@ -51,8 +49,8 @@ class Player(threading.Thread):
     def give_up(self) -> None:
         """Closes the connection, so that nothing waits for it any longer."""
         self.deadline = np.inf
-        if self._channel is not None:
-            self._channel.close()
+        if self._way is not None:
+            self._way.close()
 
     def end(self) -> None:
         self._ended = True
@@ -105,10 +103,10 @@ class Player(threading.Thread):
         while not self._ended:
             server = servers[attempt % len(servers)]
             left = max(0.1, until - time.monotonic())
-            self._channel = server.channel(min(left, READY_SECONDS))
+            self._way = server.connect(min(left, READY_SECONDS))
             self.deadline = time.monotonic() + left + self._batch.options.step_seconds
             try:
-                environment = server.join(self._channel)
+                environment = server.join(self._way)
                 self._batch.check(environment, server)
                 return environment
             except GONE as error:
@@ -137,7 +135,8 @@ class Remote:
         self.batch_size, self.servers, self.options = batch_size, servers, options
         self._first: tuple[Environment, Server] | None = None
         self._lock = threading.Lock()
-        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        # Not a SimpleQueue: Python 3.11's may wait for ever, whatever the timeout.
+        self._answers: queue.Queue[Answer] = queue.Queue()
         self._playing = batch_size  # environments whose answers are still to come
         self._reported = 0  # of the lost episodes
         self._players = [Player(i, self, self._answers) for i in range(batch_size)]
@@ -220,7 +219,7 @@ class Remote:
         """The next answer; None if there is none in time. Raises what a player could not
         mend."""
         try:
-            number, answer = self._answers.get(timeout=seconds or 1e-9)
+            number, answer = self._answers.get(seconds > 0, seconds)
         except queue.Empty:
             for player in self._players:
                 if player.deadline < time.monotonic():

@@ -1,5 +1,6 @@
 """One environment of a dm_env_rpc server, and what can be wrong with that."""
 
+import queue
 import socket
 from typing import Any, NamedTuple
 
@@ -8,7 +9,8 @@ import grpc
 import jax
 import numpy as np
 from dm_env import specs
-from dm_env_rpc.v1 import connection, dm_env_adaptor, dm_env_flatten_utils
+from dm_env_rpc.v1 import dm_env_adaptor, dm_env_flatten_utils, message_utils
+from dm_env_rpc.v1.dm_env_rpc_pb2_grpc import EnvironmentStub
 from dm_env_rpc.v1.error import DmEnvRpcError
 
 from podracer.errors import UserError
@@ -37,7 +39,7 @@ class Server(NamedTuple):
     def target(self) -> str:
         return self.address.partition("//")[2]
 
-    def channel(self, seconds: float) -> grpc.Channel:
+    def connect(self, seconds: float) -> "Connection":
         """A way there; reaching it may take so long."""
         limit = int(1_000 * seconds)
         options = [
@@ -45,18 +47,17 @@ class Server(NamedTuple):
             *((f"grpc.{x}_reconnect_backoff_ms", limit) for x in ("min", "initial")),
         ]
         if self.credentials is None:
-            return grpc.insecure_channel(self.target, options)
-        return grpc.secure_channel(self.target, self.credentials, options)
+            return Connection(grpc.insecure_channel(self.target, options))
+        return Connection(grpc.secure_channel(self.target, self.credentials, options))
 
-    def join(self, channel: grpc.Channel) -> "Environment":
+    def join(self, way: "Connection") -> "Environment":
         """An environment of this server's.
 
         Raises one of GONE, where waiting may help, or UserError.
         """
-        stream = connection.Connection(channel, metadata=[wire.VERSION])
         try:
             environment, _ = dm_env_adaptor.create_and_join_world(
-                stream, self.settings, {}
+                way, self.settings, {}
             )
         except DmEnvRpcError as error:
             raise UserError(f"{self.address}: {error.message}") from error
@@ -100,6 +101,32 @@ def credentials(options: Options, tls: bool) -> grpc.ChannelCredentials | None:
     if any(files):
         raise UserError("--env.tls-* are for TLS: write grpcs:// instead of grpc://")
     return None
+
+
+class Connection:
+    """A stream of requests and responses, as dm_env_rpc's adaptor wants one.
+
+    Its own leaves a waiting thread behind for each connection that was lost.
+    """
+
+    def __init__(self, channel: grpc.Channel):
+        self._channel = channel
+        self._requests: queue.SimpleQueue = queue.SimpleQueue()
+        self._responses = EnvironmentStub(channel).Process(
+            iter(self._requests.get, None), metadata=[wire.VERSION]
+        )
+
+    def send(self, request: Any) -> Any:
+        """The response. Raises one of GONE, or DmEnvRpcError."""
+        packed, field = message_utils.pack_environment_request(request)
+        self._requests.put(packed)
+        response = next(self._responses)
+        return message_utils.unpack_environment_response(response, field)
+
+    def close(self) -> None:
+        """Ends it, whatever waits for it."""
+        self._requests.put(None)
+        self._channel.close()
 
 
 class Environment:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from podracer import parallel
-from podracer.checkpoint import CHECKSUMS, Checkpoints, Config
+from podracer.checkpoint import Checkpoints, Config
+from podracer.checksums import FILE as CHECKSUMS
 from podracer.errors import UserError
 
 pytestmark = pytest.mark.core
@@ -32,6 +33,7 @@ def make_state(updates, cores=2, size=3):
         count = jnp.uint32(updates)
         whole = jnp.full((size,), count, jnp.float32)
         shared = {"params": [whole, ()], "step": count.astype(jnp.int32)}
+        shared |= {"nothing": jnp.zeros((0, 2))}
         own = jax.random.uniform(parallel.core_key(key), (4,))
         return State(shared, (own + count,), key, count)
 

@@ -1,0 +1,167 @@
+"""What a policy is worth: whole episodes, their mean, and where that lies."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tyro
+
+from podracer import run_folder
+from podracer.errors import UserError, check_at_least_one
+from podracer.metrics import human
+
+CONFIDENCE = 0.95
+RESAMPLES = 2000
+
+
+class Evaluation(NamedTuple):
+    """One entry an episode."""
+
+    episode_return: np.ndarray  # [N] float32, undiscounted
+    episode_length: np.ndarray  # [N] int32, environment steps
+    finished: np.ndarray  # [N] bool, False where max_steps came first
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Plays a trained agent, prints its mean return and where that lies with 95 %
+    confidence, and keeps both in evaluation.json in the run's folder."""
+
+    run: tyro.conf.Positional[Path | None] = None
+    """folder of the run"""
+    episodes: int = 100
+    """whole episodes to play"""
+    sampled: bool = False
+    """act as in training, with exploration, instead of greedily"""
+    checkpoint: int | None = None
+    """updates of the checkpoint to play, by default the newest"""
+    max_steps: int = 100_000
+    """environment steps after which an endless episode is given up"""
+    seed: int = 0
+    """of environments and sampled actions"""
+
+    def __post_init__(self):
+        check_at_least_one(episodes=self.episodes, max_steps=self.max_steps)
+
+
+def named(run: Path | None, command: str) -> Path:
+    """The run that a command was given. Raises UserError where there is none."""
+    if run is None:
+        raise UserError(f"which run? {command} RUN")
+    return run
+
+
+def interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Low and high end [N] of where the mean of values [runs, N] lies.
+
+    A percentile bootstrap over the runs, or episodes (Efron & Tibshirani 1993).
+    """
+    from scipy import stats  # slow to import
+
+    found = stats.bootstrap(
+        (values,),
+        np.mean,
+        axis=0,
+        confidence_level=CONFIDENCE,
+        n_resamples=RESAMPLES,
+        method="percentile",
+        rng=np.random.default_rng(0),  # the same of the same runs
+        batch=100,
+    ).confidence_interval
+    return found.low, found.high
+
+
+def summary(evaluation: Evaluation) -> dict[str, float | None]:
+    """Means over the episodes, and the interval of the mean return (None of only one)."""
+    returns = np.asarray(evaluation.episode_return, float)
+    low, high = (None, None)
+    if len(returns) > 1:
+        low, high = (float(x[0]) for x in interval(returns[:, None]))
+    return {
+        "episodes": len(returns),
+        "episode_return": float(returns.mean()),
+        "low": low,
+        "high": high,
+        "episode_length": float(evaluation.episode_length.mean()),
+        "unfinished": int((~evaluation.finished).sum()),
+    }
+
+
+def keep(evaluation: Evaluation, config: Config, updates: int) -> str:
+    """Writes evaluation.json; returns the line that says what is in it."""
+    found = summary(evaluation)
+    returns = [float(x) for x in evaluation.episode_return]
+    asked = dataclasses.asdict(config) | {"run": str(config.run), "checkpoint": updates}
+    with (
+        run_folder.writing(config.run),
+        run_folder.atomic(config.run / "evaluation.json") as temporary,
+    ):
+        temporary.write_text(
+            json.dumps(found | {"asked": asked, "returns": returns}, indent=1)
+        )
+    line = f"mean return {human(found['episode_return'])}"
+    if found["low"] is not None:
+        line += f" ({human(found['low'])} to {human(found['high'])}, 95 %)"
+    line += (
+        f" over {config.episodes} episodes of {human(found['episode_length'])} steps, "
+        f"{'sampled' if config.sampled else 'greedy'}, after {updates} updates"
+    )
+    if found["unfinished"]:
+        line += f"; {found['unfinished']} unfinished after {config.max_steps} steps"
+    return line
+
+
+@dataclasses.dataclass(frozen=True)
+class During:
+    """Evaluation while a run trains, in environments of its own."""
+
+    steps: int | None = None
+    """environment steps between two, at the reports that follow; by default none"""
+    episodes: int = 32
+    """whole episodes each time, without exploration"""
+
+    def __post_init__(self):
+        check_at_least_one(steps=self.steps or 1, episodes=self.episodes)
+
+
+class Evaluator:
+    """Adds an evaluation to the rows of a run where it is due.
+
+    Args:
+      config: when.
+      play: (state, episodes) -> Evaluation.
+      steps: environment steps of the row before the first.
+    """
+
+    def __init__(
+        self, config: During, play: Callable[[Any, int], Evaluation], steps: int
+    ):
+        self._config, self._play, self._steps = config, play, steps
+
+    def __call__(self, state: Any, row: dict[str, float]) -> dict[str, float]:
+        """The row, and what `metrics.VOCABULARY` calls evaluation_*."""
+        every = self._config.steps
+        if every is None:
+            return row
+        due = row["steps"] // every > self._steps // every
+        self._steps = row["steps"]
+        if not due:
+            return row | _row(0, math.nan, math.nan, math.nan)
+        found = summary(self._play(state, self._config.episodes))
+        low, high = (
+            math.nan if x is None else x for x in (found["low"], found["high"])
+        )
+        return row | _row(found["episodes"], found["episode_return"], low, high)
+
+
+def _row(episodes: int, mean: float, low: float, high: float) -> dict[str, float]:
+    return {
+        "evaluation_episodes": episodes,
+        "evaluation_return": mean,
+        "evaluation_low": low,
+        "evaluation_high": high,
+    }
