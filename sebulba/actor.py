@@ -145,14 +145,14 @@ class Actor(threading.Thread):
         self.steps_per_trajectory = environment.batch_size * unroll_length
 
     def begin(self) -> None:
-        """New episodes, and an unroll without rows."""
+        """New episodes, an empty unroll, random numbers of these parameters' version."""
         timestep = self._environment.reset()
         params, version = self._server.latest(self._device)
         key = jax.device_put(jax.random.fold_in(self._key, version), self._device)
         self._stands = self._programs.start(params, key, timestep), timestep
 
     def snapshot(self) -> Snapshot:
-        """A copy, on its core, of what it goes on from. It must be standing still."""
+        """A copy of what it goes on from. It must stand still between trajectories."""
         unroll, timestep = self._stands
         snapshot = Snapshot(
             unroll.actor_state,
@@ -169,7 +169,7 @@ class Actor(threading.Thread):
         return jax.eval_shape(self._programs.finish, *self._stands)[1][0]
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Goes on from a snapshot. It must have begun, and be standing still."""
+        """Goes on from a snapshot, whose memory it takes. It must have begun, no more."""
         self._environment.restore(snapshot.environment)
         unroll = self._stands[0]._replace(
             first_actor_state=jax.tree.map(jnp.copy, snapshot.actor_state),

@@ -12,14 +12,13 @@ from sebulba.actor import LAYOUT as TRAJECTORY
 
 
 class State(NamedTuple):
-    """Everything there is to a run; without lock-step, but for what actors hold."""
+    """Everything there is to a run; of actors, only if it can go on bit for bit."""
 
     learner: LearnerState
     key: Key  # never changes; every random number is drawn from it and `updates`
     updates: jax.Array  # uint32 []
-    # Only where the run can go on bit for bit:
-    actor: Any = ()  # its Snapshot
-    counted: Any = ()  # since the last report: a Tally, and Sums of episodes
+    actor: Any = ()  # a Snapshot, or nothing
+    counted: Any = ()  # since the last report: (Tally, Sums of episodes), or nothing
 
 
 LAYOUT = State(
@@ -79,7 +78,7 @@ class Learner:
         )(self.state)
 
     def expect(self, part: Trajectory) -> None:
-        """Trajectories whose parts have these shapes: their metrics can be counted."""
+        """Begins to count metrics, of trajectories whose parts have these shapes."""
 
         def nothing(state):
             pieces = jax.eval_shape(self._pieces, part)

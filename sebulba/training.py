@@ -57,14 +57,15 @@ def train(
       updates_per_trajectory: learner updates, each from an equal part of the batch.
       max_lag: updates that may lie between acting and learning; None sets no bound:
         the newest parameters win, as in the paper. 0 with one actor thread is lock-step
-        and repeats bit for bit.
+        and repeats bit for bit, if the environment does.
       late: what keeps to `max_lag`: actors wait, or late trajectories are dropped.
       seed: of the agent; environments have their own.
       trajectories_per_report: between two yields; by default a hundredth of the run,
         or 1,000 if that is less.
-      restore: (a state before the first update, its layout) -> the state to go on from.
-        Simulators cannot be restored: environments begin new episodes, and actors draw
-        other random numbers than before.
+      restore: (a state before the first update, its layout) -> the state to go on from,
+        as `checkpoint.Checkpoints.restore`. In lock-step, with environments that offer
+        `snapshot`, it continues bit for bit on as many cores. Otherwise the learner does,
+        but environments begin new episodes and actors draw other random numbers.
       stopped: asked after each trajectory; once it is true, the state is yielded and is
         the last. Its metrics are None between two reports.
 
@@ -132,15 +133,13 @@ def train(
                 report.add(handed, lag)
                 due = report.learned == trajectories or report.learned % per_report == 0
                 ends = stopped()
-                if not (due or ends):
-                    queue.learned()
-                    continue
-                # In lock-step the actor stands still until then.
-                snapshot = actors[0].snapshot() if exact else ()
+                # In lock-step the actor stands still until it hears of `learned`.
+                snapshot = actors[0].snapshot() if exact and (due or ends) else ()
                 queue.learned()
-                row = report.row(learner) if due else None
-                counted = (learner.tally, report.sums()) if exact else ()
-                yield learner.state._replace(actor=snapshot, counted=counted), row
+                if due or ends:
+                    row = report.row(learner) if due else None
+                    counted = (learner.tally, report.sums()) if exact else ()
+                    yield learner.state._replace(actor=snapshot, counted=counted), row
                 if ends:
                     return
 
