@@ -20,6 +20,7 @@ from podracer import (
     parallel,
     run,
     trained,
+    video,
 )
 from podracer.agent import Interface
 from podracer.errors import UserError
@@ -105,9 +106,7 @@ def train(argv: Sequence[str]) -> None:
 def evaluate(argv: Sequence[str]) -> None:
     """Plays a run's agent and says what it is worth."""
     config = command.parse(evaluation.Config(), argv, "anakin evaluate")
-    agent = trained.restore(
-        evaluation.named(config.run, "anakin evaluate"), config.checkpoint
-    )
+    agent = trained.restore(run.named(config.run, "anakin evaluate"), config.checkpoint)
     found = anakin.evaluate(
         agent.agent,
         agent.params,
@@ -118,6 +117,24 @@ def evaluate(argv: Sequence[str]) -> None:
         max_steps=config.max_steps,
     )
     print(f"{agent.run.env}: {evaluation.keep(found, config, agent.updates)}")
+
+
+def render(argv: Sequence[str]) -> None:
+    """Plays an episode with a run's agent and writes it as a video."""
+    config = command.parse(video.Config(), argv, "anakin render")
+    agent = trained.restore(run.named(config.run, "anakin render"), config.checkpoint)
+    try:
+        pictures = anakin.film(
+            agent.agent,
+            agent.params,
+            environment_of(agent.run),
+            seed=config.seed,
+            greedy=not config.sampled,
+            max_steps=config.max_steps,
+        )
+    except ValueError as error:
+        raise UserError(f"{agent.run.env}: {error}") from error
+    print(video.write(pictures, config.out, config.fps))
 
 
 def default_options(env: str) -> Any:
@@ -148,7 +165,7 @@ def make_environment(name: str, options: Any) -> Any:
         raise UserError(str(error)) from error
 
 
-COMMANDS = {"train": train, "evaluate": evaluate}
+COMMANDS = {"train": train, "evaluate": evaluate, "render": render}
 
 
 def main() -> None:

@@ -1,10 +1,11 @@
-"""What a policy is worth: the first episode in each of N environments, to its end."""
+"""What a policy is worth, and how it looks: whole episodes."""
 
 import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from anakin.acting import initial_actors, interact
 from envs_jax.environment import Environment
@@ -41,6 +42,52 @@ def evaluate(
     return Evaluation(
         count.episode_return, count.episode_length, count.finished.astype(bool)
     )
+
+
+def film(
+    agent: Agent,
+    actor_params: Any,
+    environment: Environment,
+    *,
+    seed: int = 0,
+    greedy: bool = True,
+    max_steps: int = 1_000,
+) -> list[np.ndarray]:
+    """The pictures of one episode, or of its first `max_steps` steps: uint8 [H, W, 3].
+
+    The arguments are those of `evaluate`. Raises ValueError where the environment has
+    no `render(state)`.
+    """
+    if not hasattr(environment, "render"):
+        raise ValueError(
+            f"{type(environment).__name__} has no pictures (render(state))"
+        )
+    batched = Batched(environment)
+    actor_step = agent.greedy_actor_step if greedy else agent.actor_step
+
+    def draw(actors):
+        state = jax.tree.map(lambda x: x[0], actors.environment)
+        return actors, environment.render(state), actors.timestep.last()[0]
+
+    @jax.jit
+    def start(key):
+        return draw(initial_actors(key, jnp.arange(1), agent, batched))
+
+    @jax.jit
+    def step(actors, params, key):
+        def act(keys, actor_state, timestep):
+            return *actor_step(keys, params, actor_state, timestep), ()
+
+        return draw(interact(act, batched, actors, key)[0])
+
+    key = jax.random.key(seed)
+    actors, picture, over = start(key)
+    pictures = [np.asarray(picture)]
+    while not over and len(pictures) <= max_steps:
+        key_now = jax.random.fold_in(key, len(pictures))
+        actors, picture, over = step(actors, actor_params, key_now)
+        pictures.append(np.asarray(picture))
+    return pictures
 
 
 @functools.lru_cache(maxsize=8)  # so that a loop that evaluates compiles once

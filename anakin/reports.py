@@ -23,24 +23,34 @@ class Reports(NamedTuple):
         return min(done - done % self.updates + self.updates, self.total_updates)
 
 
+def one_run(metrics: Any, failures: Any) -> list[dict[str, float]]:
+    """What a program tells of the one run that it is; FloatingPointError if it failed."""
+    tally.stop_if_not_finite(failures)
+    return [{name: float(x) for name, x in parallel.on_host(metrics).items()}]
+
+
 def iterate(
     compile: Callable[[], Callable],
     state: Any,
+    done: int,
     reports: Reports,
     stopped: Callable[[], bool],
-) -> Iterator[tuple[Any, dict[str, float] | None]]:
+    read: Callable[[Any, Any], list[dict[str, float]]] = one_run,
+) -> Iterator[tuple[Any, list[dict[str, float]] | None]]:
     """Calls until all updates are done, `CALL_SECONDS` each, and yields the reports.
 
     Args:
       compile: makes the program, (state, updates, afresh) -> (state, metrics, failures).
-      state: to begin with; its `updates` say how far it is.
-      reports: when to yield state and metrics.
+      state: to begin with.
+      done: how many updates lie behind it.
+      reports: when to yield the state, and the metrics of each run in it.
       stopped: if true, ends the run; between two reports with metrics None.
+      read: (metrics, failures) -> those of each run.
     """
     started = time.perf_counter()
     call = compile()
     compile_seconds = time.perf_counter() - started
-    done, most = int(parallel.on_host(state.updates)), 1
+    most = 1
     while done < reports.total_updates and not stopped():
         reported, seconds, target = done, 0.0, reports.next(done)
         while done < target and not stopped():
@@ -48,23 +58,17 @@ def iterate(
             afresh = jnp.bool_(done % reports.updates == 0)
             state, metrics, failures = call(state, jnp.uint32(updates), afresh)
             # Reading the metrics waits: never is more than one program in flight.
-            metrics = {name: float(x) for name, x in parallel.on_host(metrics).items()}
-            tally.stop_if_not_finite(failures)
+            rows = read(metrics, failures)
             done, took = done + updates, time.perf_counter() - started
             seconds, most = seconds + took, next_call(updates, took)
-        yield (
-            state,
-            None
-            if done < target
-            else metrics
-            | {
-                "updates": done,
-                "steps": done * reports.steps,
-                "steps_per_second": (done - reported) * reports.steps / seconds,
-                "seconds": seconds,
-                "compile_seconds": compile_seconds,
-            },
-        )
+        told = {
+            "updates": done,
+            "steps": done * reports.steps,
+            "steps_per_second": (done - reported) * reports.steps / max(seconds, 1e-9),
+            "seconds": seconds,
+            "compile_seconds": compile_seconds,
+        }
+        yield state, None if done < target else [row | told for row in rows]
 
 
 def next_call(updates: int, seconds: float) -> int:

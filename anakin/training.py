@@ -194,7 +194,6 @@ def train(
         check_at_least_one(reset_pool=reset_pool)
     check(environment, batch_size, unroll_length, total_steps, mesh.size)
     environment = batched(environment, reset_pool)
-    make_unit = make_online_step if agent.online_step else make_step
     step = make_unit(agent, environment, unroll_length)
     call = parallel.over_cores(
         make_call(step),
@@ -210,17 +209,29 @@ def train(
         outputs=LAYOUT,
     )
     state = start(jax.random.key(seed), jnp.arange(batch_size))
-    steps = batch_size * unroll_length
-    total_updates = -(-total_steps // steps)
-    if updates_per_report is None:
-        updates_per_report = max(1, min(total_updates // 100, 4_000_000 // steps))
-    check_at_least_one(updates_per_report=updates_per_report)
+    reports = make_reports(batch_size * unroll_length, total_steps, updates_per_report)
     # Traced here, so that an agent can refuse before anything is begun.
     lowered = call.lower(state, jnp.uint32(1), jnp.bool_(True))
     if restore:
         state = restore(state, LAYOUT)
-    reports = Reports(steps, total_updates, updates_per_report)
-    return iterate(lowered.compile, state, reports, stopped)
+    done = int(parallel.on_host(state.updates))
+    runs = iterate(lowered.compile, state, done, reports, stopped)
+    return ((state, rows and rows[0]) for state, rows in runs)
+
+
+def make_unit(agent: Agent, environment, unroll_length: int) -> Callable:
+    """The minimal unit, in the form that this agent learns by."""
+    make = make_online_step if agent.online_step else make_step
+    return make(agent, environment, unroll_length)
+
+
+def make_reports(steps: int, total_steps: int, updates: int | None) -> Reports:
+    """The reports of a run whose update is so many steps. Raises UserError."""
+    total_updates = -(-total_steps // steps)
+    if updates is None:
+        updates = max(1, min(total_updates // 100, 4_000_000 // steps))
+    check_at_least_one(updates_per_report=updates)
+    return Reports(steps, total_updates, updates)
 
 
 def check(environment, batch_size, unroll_length, total_steps, cores) -> None:

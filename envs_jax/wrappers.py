@@ -59,6 +59,10 @@ class TimeLimit(Wrapper):
         step_type = jnp.where(cut, jnp.int32(dm_env.StepType.LAST), timestep.step_type)
         return TimeLimitState(inner, steps), timestep._replace(step_type=step_type)
 
+    def render(self, state: TimeLimitState) -> jax.Array:
+        """The inner environment's picture, uint8 [H, W, 3]."""
+        return self.environment.render(state.inner)
+
 
 class AutoResetState(NamedTuple):
     inner: Any

@@ -11,7 +11,7 @@ import numpy as np
 import tyro
 
 from podracer import run_folder
-from podracer.errors import UserError, check_at_least_one
+from podracer.errors import check_at_least_one
 from podracer.metrics import human
 
 CONFIDENCE = 0.95
@@ -46,13 +46,6 @@ class Config:
 
     def __post_init__(self):
         check_at_least_one(episodes=self.episodes, max_steps=self.max_steps)
-
-
-def named(run: Path | None, command: str) -> Path:
-    """The run that a command was given. Raises UserError where there is none."""
-    if run is None:
-        raise UserError(f"which run? {command} RUN")
-    return run
 
 
 def interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -22,7 +22,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from podracer.errors import UserError, check_range
 
-CORE = "core"
+CORE, MEMBER = "core", "member"
 MOST_CPU_CORES = 256  # that can be made up; thousands take minutes to start
 SHARED, BATCH, SEQUENCE, LOCAL = "shared", "batch", "sequence", "local"
 OPTIONAL = "optional"
@@ -130,6 +130,52 @@ def over_cores(
       donate: positions of the arguments whose memory the result may take over.
     """
 
+    # check_vma=False: with JAX's default, gradients of shared parameters arrive already
+    # summed over the cores, and averaging them makes them N times too large.
+    mapped = jax.shard_map(
+        _on_core(function, inputs, outputs),
+        mesh=mesh,
+        in_specs=jax.tree.map(_SPECS.get, inputs),
+        out_specs=jax.tree.map(_SPECS.get, outputs),
+        check_vma=False,
+    )
+    return jax.jit(mapped, donate_argnums=donate)
+
+
+def over_members(
+    function: Callable,
+    mesh: Mesh,
+    inputs: tuple,
+    outputs: Any,
+    own: tuple[bool, ...],
+    donate: tuple = (),
+) -> Callable:
+    """`function`, as on one core, for each of S members of a population.
+
+    The cores share the members equally. These know nothing of one another: there is no
+    axis to average over, and what they compute is that of a run on one core.
+
+    Args:
+      function, inputs, outputs, donate: as for `over_cores`.
+      mesh: whose cores; S is a multiple of them.
+      own: for each argument, whether every member has its own: [S, ...].
+    """
+    members = jax.vmap(
+        _on_core(function, inputs, outputs), in_axes=[0 if x else None for x in own]
+    )
+    mapped = jax.shard_map(
+        members,
+        mesh=Mesh(mesh.devices, (MEMBER,)),
+        in_specs=tuple(PartitionSpec(MEMBER) if x else PartitionSpec() for x in own),
+        out_specs=PartitionSpec(MEMBER),
+        check_vma=False,
+    )
+    return jax.jit(mapped, donate_argnums=donate)
+
+
+def _on_core(function: Callable, inputs: tuple, outputs: Any) -> Callable:
+    """`function` of a core's share, with the leading axis of what is LOCAL."""
+
     def on_core(*arguments):
         return _map_local(
             lambda x: x[None],
@@ -137,16 +183,7 @@ def over_cores(
             function(*_map_local(lambda x: x[0], inputs, arguments)),
         )
 
-    # check_vma=False: with JAX's default, gradients of shared parameters arrive already
-    # summed over the cores, and averaging them makes them N times too large.
-    mapped = jax.shard_map(
-        on_core,
-        mesh=mesh,
-        in_specs=jax.tree.map(_SPECS.get, inputs),
-        out_specs=jax.tree.map(_SPECS.get, outputs),
-        check_vma=False,
-    )
-    return jax.jit(mapped, donate_argnums=donate)
+    return on_core
 
 
 def split(tree: Any, layout: Any, parts: int) -> list[Any]:

@@ -1,7 +1,7 @@
 """Sebulba: environments on the host, actor and learner cores (arXiv:2104.06272)."""
 
 from sebulba import cores, host_environments
-from sebulba.evaluation import evaluate
+from sebulba.evaluation import evaluate, film
 from sebulba.training import State, train
 
-__all__ = ["State", "cores", "evaluate", "host_environments", "train"]
+__all__ = ["State", "cores", "evaluate", "film", "host_environments", "train"]

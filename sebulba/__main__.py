@@ -22,6 +22,7 @@ from podracer import (
     run,
     run_folder,
     trained,
+    video,
 )
 from podracer.agent import Interface
 from podracer.errors import UserError
@@ -171,9 +172,11 @@ def evaluate(argv: Sequence[str]) -> None:
     """Plays a run's agent and says what it is worth."""
     config = command.parse(Evaluate(), argv, "sebulba evaluate")
     agent = trained.restore(
-        evaluation.named(config.run, "sebulba evaluate"), config.checkpoint
+        run.named(config.run, "sebulba evaluate"), config.checkpoint
     )
-    with contextlib.closing(environments_of(agent.run, config)) as environment:
+    size = min(config.episodes, config.environments)
+    environments = environments_of(agent.run, size, config.seed)
+    with contextlib.closing(environments) as environment:
         found = sebulba.evaluate(
             agent.agent,
             agent.params,
@@ -186,12 +189,30 @@ def evaluate(argv: Sequence[str]) -> None:
     print(f"{agent.run.env}: {evaluation.keep(found, config, agent.updates)}")
 
 
-def environments_of(stored: run.Stored, config: Evaluate) -> Any:
+def render(argv: Sequence[str]) -> None:
+    """Plays an episode with a run's agent and writes it as a video."""
+    config = command.parse(video.Config(), argv, "sebulba render")
+    agent = trained.restore(run.named(config.run, "sebulba render"), config.checkpoint)
+    with contextlib.closing(environments_of(agent.run, 1, config.seed)) as environment:
+        try:
+            pictures = sebulba.film(
+                agent.agent,
+                agent.params,
+                environment,
+                seed=config.seed,
+                greedy=not config.sampled,
+                max_steps=config.max_steps,
+            )
+        except ValueError as error:
+            raise UserError(f"{agent.run.env}: {error}") from error
+    print(video.write(pictures, config.out, config.fps))
+
+
+def environments_of(stored: run.Stored, size: int, seed: int) -> Any:
     """The environments of a run, other seeds than it trained with."""
     default = host_environments.default_options(stored.env)
     options = whole(command.filled(default, stored.config["env"], "env."))
-    size = min(config.episodes, config.environments)
-    seed = host_environments.first_seed(config.seed + 1, 2**15, size)
+    seed = host_environments.first_seed(seed + 1, 2**15, size)
     return host_environments.make(stored.env, size, seed, os.cpu_count() or 1, options)
 
 
@@ -229,7 +250,7 @@ def serve(argv: Sequence[str]) -> None:
         os._exit(0)  # for exit would wait for it
 
 
-COMMANDS = {"train": train, "evaluate": evaluate, "serve": serve}
+COMMANDS = {"train": train, "evaluate": evaluate, "render": render, "serve": serve}
 
 
 def main() -> None:

@@ -128,6 +128,7 @@ class EnvPool:
                 "noop_max": options.noop_max,
                 "frame_skip": options.frame_skip,
                 "stack_num": 1,
+                "render_mode": "rgb_array",  # costs nothing until it is asked for
             }
             self.frames_per_step = options.frame_skip
             self._games = _GameCounter(batch_size) if options.per_life else None
@@ -144,6 +145,9 @@ class EnvPool:
             self._observation_spec = spec_of(self._pool.observation_space, _observation)
             self._action_spec = action_spec(name, self._pool.action_space)
         self._over = np.ones(batch_size, bool)
+
+        if isinstance(options, AtariOptions):
+            self.render = lambda: self._pool.render()[0]  # uint8 [210, 160, 3]
 
     def reset(self) -> dm_env.TimeStep:
         observation, _ = self._pool.reset()

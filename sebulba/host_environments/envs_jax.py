@@ -44,6 +44,8 @@ class JaxEnvironment:
                 keys(key, count), state, action
             )
         )
+        if hasattr(self._environment, "render"):
+            self.render = self._render
         self._device = jax.local_devices(backend="cpu")[0]
         self._key = jax.device_put(jax.random.key(seed), self._device)
         self._count = 0
@@ -66,6 +68,11 @@ class JaxEnvironment:
         key, count, state = snapshot
         self._key, self._state = jax.device_put((key, state), self._device)
         self._count = int(count)
+
+    def _render(self) -> np.ndarray:
+        """A picture of the first environment, uint8 [H, W, 3]."""
+        state = jax.tree.map(lambda x: x[0], self._state.inner)
+        return np.asarray(self._environment.render(state))
 
     def observation_spec(self) -> Any:
         return self._environment.observation_spec()

@@ -1,0 +1,129 @@
+"""Many runs in one program: whole learners side by side, and cores share them.
+
+Each is the run that it would be alone, on one core, to rounding; nothing is averaged.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from anakin.reports import iterate
+from anakin.training import (
+    LAYOUT,
+    State,
+    check,
+    make_call,
+    make_reports,
+    make_start,
+    make_unit,
+)
+from envs_jax.environment import Environment
+from envs_jax.wrappers import batched
+from podracer import parallel, tally
+from podracer.agent import Agent
+from podracer.errors import UserError, check_at_least_one
+
+SHARED = parallel.SHARED
+
+
+def train(
+    make_agent: Callable[[Mapping[str, jax.Array]], Agent],
+    environment: Environment,
+    *,
+    seeds: Sequence[int],
+    numbers: Mapping[str, Sequence[float]] | None = None,
+    batch_size: int,
+    unroll_length: int,
+    total_steps: int,
+    updates_per_report: int | None = None,
+    cores: int | None = None,
+    reset_pool: int | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Iterator[tuple[State, list[dict[str, float]] | None]]:
+    """Trains S runs at once; yields their states and what happened in each, a report.
+
+    Args:
+      make_agent: (a run's numbers, which are traced) -> its agent.
+      environment: of one episode, as for `anakin.train`.
+      seeds: [S], of each run; S is a multiple of the cores.
+      numbers: by name, [S] of floats that differ between the runs.
+      batch_size, unroll_length, total_steps: of each run.
+      updates_per_report, reset_pool, stopped: as for `anakin.train`.
+      cores: to share the runs.
+
+    Returns:
+      (state, rows): the leaves of the state are [S, ...], and `member(state, i)` is that
+      of a run of its own; a row of metrics each, or None between two reports.
+
+    Raises:
+      UserError: an argument is impossible, or a number cannot differ between runs.
+      FloatingPointError: a metric of a run is no longer finite; says whose.
+    """
+    mesh = parallel.make_mesh(cores)
+    check_at_least_one(seeds=len(seeds))
+    if len(seeds) % mesh.size:
+        raise UserError(
+            f"seeds are {len(seeds)} runs, which {mesh.size} cores cannot share equally: "
+            f"choose a multiple of {mesh.size}, or other cores"
+        )
+    check(environment, batch_size, unroll_length, total_steps, 1)
+    environment = batched(environment, reset_pool)
+    values = {name: jnp.asarray(x, jnp.float32) for name, x in (numbers or {}).items()}
+
+    def start(key, values, index):
+        agent = make_agent(values)
+        unit = make_unit(agent, environment, unroll_length)
+        return make_start(agent, environment, unit)(key, index)
+
+    def call(state, values, updates, afresh):
+        unit = make_unit(make_agent(values), environment, unroll_length)
+        return make_call(unit)(state, updates, afresh)
+
+    keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
+    begin = parallel.over_members(
+        start, mesh, (SHARED, SHARED, parallel.BATCH), LAYOUT, (True, True, False)
+    )
+    program = parallel.over_members(
+        call,
+        mesh,
+        (LAYOUT, SHARED, SHARED, SHARED),
+        (LAYOUT, SHARED, parallel.LOCAL),
+        (True, True, False, False),
+        donate=(0,),
+    )
+    try:
+        state = begin(keys, values, jnp.arange(batch_size))
+        lowered = program.lower(state, values, jnp.uint32(1), jnp.bool_(True))
+    except jax.errors.ConcretizationTypeError as error:
+        raise UserError(
+            f"{', '.join(values)}: one of these decides what is compiled, and cannot "
+            "differ between runs of one program: train it apart"
+        ) from error
+
+    def compile() -> Callable:
+        compiled = lowered.compile()
+        return lambda state, *rest: compiled(state, values, *rest)
+
+    def read(metrics, failures) -> list[dict[str, float]]:
+        metrics, failures = jax.device_get((metrics, failures))
+        return [_row(metrics, failures, i, seed) for i, seed in enumerate(seeds)]
+
+    reports = make_reports(batch_size * unroll_length, total_steps, updates_per_report)
+    return iterate(compile, state, 0, reports, stopped, read)
+
+
+def member(state: State, number: int) -> State:
+    """One run's state, as `anakin.train` on one core has it."""
+    return jax.tree.map(lambda x: x[number], state)
+
+
+def _row(metrics: Any, failures: Any, number: int, seed: int) -> dict[str, float]:
+    """The metrics of one run. Raises FloatingPointError if they are not finite."""
+    try:
+        tally.stop_if_not_finite({name: x[number] for name, x in failures.items()})
+    except FloatingPointError as error:
+        raise FloatingPointError(f"run {number} (seed {seed}), {error}") from error
+    return {name: float(np.asarray(x)[number]) for name, x in metrics.items()}

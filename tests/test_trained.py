@@ -1,0 +1,257 @@
+"""Trained agents, out of their run folders: acting, evaluation, pictures, export."""
+
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from dm_env import StepType, TimeStep, specs
+from PIL import Image
+
+import anakin
+import anakin.__main__ as anakin_command
+import envs_jax
+import podracer
+import sebulba
+import sebulba.__main__ as sebulba_command
+from podracer import evaluation, metrics, spec_json, trained, video
+from podracer.agents import ppo
+from podracer.errors import UserError
+from tests.environments import Counter, HostCounter
+
+TIMES = ("seconds", "waiting", "per_second", "evaluation")
+
+
+def train(command, folder, flags):
+    """A run by the command, in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command.parallel, "use_cpu_cores", lambda count: None)
+        command.train([*flags.split(), "--quiet", "--run", str(folder)])
+    return folder
+
+
+SMALL = "--agent ppo --batch-size 8 --unroll-length 8 --network.hidden-sizes 8"
+
+
+@pytest.fixture(scope="module")
+def catch(tmp_path_factory):
+    """Two runs that differ in `--evaluate` alone; they have a memory."""
+    flags = f"--env catch {SMALL} --network.memory lstm --network.memory-size 4 --cores 2 --total-steps 1280"
+    folders = [tmp_path_factory.mktemp("runs") / name for name in ("apart", "plain")]
+    train(anakin_command, folders[0], f"{flags} --evaluate.steps 500")
+    train(anakin_command, folders[1], flags)
+    return folders
+
+
+@pytest.fixture(scope="module")
+def pong(tmp_path_factory):
+    flags = f"--env Pong-v5 {SMALL} --total-steps 128 --actor-cores 1"
+    folder = tmp_path_factory.mktemp("runs") / "pong"
+    return train(sebulba_command, folder, f"{flags} --learner-cores 1 --env.per-life")
+
+
+def seen(trained_agent, batch_size, steps):
+    """Drawn observations [steps, B, ...]."""
+    spec = trained_agent.observation_spec
+    shape = (steps, batch_size, *spec.shape)
+    return np.random.default_rng(0).integers(0, 2, shape).astype(spec.dtype)
+
+
+def test_a_loaded_policy_acts_as_the_agent_does(catch):
+    act = podracer.load(catch[0], batch_size=3)
+    agent = trained.restore(catch[0])
+    state = agent.agent.initial_actor_state(3)
+    single = podracer.load(catch[0])
+    for step, observation in enumerate(seen(agent, 3, 8)):
+        first = np.array([step in (0, 5), step == 0, step in (0, 2)])
+        kinds = np.where(first, StepType.FIRST, StepType.MID).astype(np.int32)
+        timestep = TimeStep(kinds, np.zeros(3, "f4"), np.ones(3, "f4"), observation)
+        keys = jax.random.split(jax.random.key(0), 3)
+        state, output = jax.jit(agent.agent.greedy_actor_step)(
+            keys, agent.params, state, timestep
+        )
+        np.testing.assert_array_equal(act(observation, first), output.action)
+        if step == 5:
+            single.reset()
+        assert single(observation[0]) == output.action[0]
+
+
+def test_sampled_actions_differ_and_repeat(catch):
+    observation = np.zeros((64, 10, 5), np.float32)
+    one, same, other = (
+        podracer.load(catch[0], batch_size=64, greedy=False, seed=seed)(observation)
+        for seed in (0, 0, 1)
+    )
+    assert (one == same).all() and (one != other).any() and len({*one.tolist()}) > 1
+
+
+def test_what_cannot_be_loaded_is_one_line(catch, tmp_path):
+    with pytest.raises(
+        ValueError, match=r"is \(3,\); this agent sees \(10, 5\) float32"
+    ):
+        podracer.load(catch[0])(np.zeros(3))
+    with pytest.raises(UserError, match="not a run"):
+        podracer.load(tmp_path)
+    with pytest.raises(UserError, match="no such checkpoint; there are 20"):
+        podracer.load(catch[0], updates=7)
+    shutil.copy(catch[0] / "config.json", tmp_path)
+    with pytest.raises(UserError, match="no whole checkpoint"):
+        podracer.load(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["config"]["specs"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="use the version that wrote it"):
+        podracer.load(tmp_path)
+
+
+def test_exported_parameters_are_those_that_act(catch, tmp_path):
+    from safetensors import safe_open
+
+    file = tmp_path / "policy.safetensors"
+    numbers = trained.export(catch[0], file)
+    leaves = map(np.asarray, jax.tree.leaves(trained.restore(catch[0]).params))
+    leaves = [*leaves]
+    with safe_open(file, "numpy") as tensors:
+        assert tensors.metadata() == {"agent": "ppo", "env": "catch", "updates": "20"}
+        kept = {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118
+    assert sum(x.size for x in kept.values()) == numbers == sum(x.size for x in leaves)
+    assert any(name.endswith("kernel") for name in kept)
+    assert sorted(map(np.sum, kept.values())) == sorted(np.sum(x) for x in leaves)
+
+
+def test_evaluation_leaves_the_bits_of_training_alone(catch):
+    apart, plain = ([*metrics.read(x / "metrics.jsonl")] for x in catch)
+
+    def timeless(rows):
+        return [
+            {k: v for k, v in row.items() if not any(t in k for t in TIMES)}
+            for row in rows
+        ]
+
+    assert timeless(apart) == timeless(plain)
+    params = (trained.restore(folder).params for folder in catch)
+    jax.tree.map(np.testing.assert_array_equal, *params)
+    due = [row["steps"] for row in apart if row["evaluation_episodes"]]
+    assert due == [512, 1024] and "evaluation_return" not in plain[0]
+    for row in apart:
+        if row["evaluation_episodes"]:
+            assert row["evaluation_episodes"] == 32
+            assert (
+                row["evaluation_low"]
+                <= row["evaluation_return"]
+                <= row["evaluation_high"]
+            )
+        else:
+            assert row["evaluation_return"] is None
+
+
+def test_the_command_evaluates(catch, capsys):
+    anakin_command.evaluate([str(catch[0]), "--episodes", "50", "--seed", "3"])
+    kept = json.loads((catch[0] / "evaluation.json").read_text())
+    assert len(kept["returns"]) == 50 == kept["episodes"] and kept["unfinished"] == 0
+    assert kept["episode_return"] == pytest.approx(np.mean(kept["returns"]))
+    assert kept["low"] <= kept["episode_return"] <= kept["high"]
+    assert kept["asked"]["checkpoint"] == 20 and kept["episode_length"] == 9
+    agent = trained.restore(catch[0])
+    found = anakin.evaluate(
+        agent.agent, agent.params, envs_jax.make("catch"), episodes=50, seed=3
+    )
+    assert kept["returns"] == found.episode_return.tolist()
+    assert "over 50 episodes of 9 steps, greedy" in capsys.readouterr().out
+
+
+def test_games_are_whole_whatever_an_episode_was(pong, capsys):
+    flags = "--episodes 2 --max-steps 30 --environments 2"
+    sebulba_command.evaluate([str(pong), *flags.split()])
+    assert "2 unfinished after 30 steps" in capsys.readouterr().out
+    stored = trained.restore(pong).run
+    environment = sebulba_command.environments_of(stored, 1, 0)
+    environment.close()
+    assert stored.config["env"]["per_life"] and environment.finished_games() is None
+
+
+def counting_agent():
+    """PPO, untrained, for HostCounter."""
+    host = HostCounter()
+    network = podracer.networks.actor_critic(
+        host.observation_spec(),
+        host.action_spec(),
+        podracer.networks.Config(hidden_sizes=(4,)),
+    )
+    agent = ppo.make_agent(ppo.Config(), network)
+    return agent, agent.actor_params(agent.initial_learner_state(jax.random.key(0)))
+
+
+def test_each_environment_plays_its_share():
+    agent, params = counting_agent()
+    found = sebulba.evaluate(agent, params, HostCounter(4), episodes=6)
+    # Environment i begins at i, so that its first episode is i steps shorter.
+    assert sorted(found.episode_length.tolist()) == [2, 3, 4, 5, 5, 5]
+    assert found.finished.all()
+    cut = sebulba.evaluate(agent, params, HostCounter(1), episodes=9, max_steps=3)
+    assert cut.episode_length.tolist() == [3] and not cut.finished.any()
+
+
+def test_the_interval_is_of_the_mean():
+    random = np.random.default_rng(1)
+    covered = 0
+    for _ in range(60):
+        low, high = evaluation.interval(random.normal(3.0, 2.0, (40, 1)))
+        covered += int(low[0] <= 3.0 <= high[0])
+    assert 50 <= covered  # 57 expected of a 95 % interval
+    one = evaluation.Evaluation(np.ones(1), np.ones(1, int), np.ones(1, bool))
+    assert evaluation.summary(one)["low"] is None
+
+
+def test_an_episode_as_a_film(catch, tmp_path, capsys):
+    out = tmp_path / "episode.gif"
+    anakin_command.render([str(catch[0]), str(out), "--fps", "10"])
+    assert "10 pictures" in capsys.readouterr().out
+    with Image.open(out) as film:
+        assert film.n_frames <= 10 and max(film.size) >= 240  # equal ones are merged
+        assert film.info["duration"] % 100 == 0
+    with pytest.raises(UserError, match="it must end in .gif or .mp4"):
+        anakin_command.render([str(catch[0]), "film.avi"])
+    with pytest.raises(ValueError, match="Counter has no pictures"):
+        anakin.film(*counting_agent(), Counter())
+
+
+def test_a_game_as_a_film(pong, tmp_path, capsys):
+    out = tmp_path / "pong.gif"
+    sebulba_command.render([str(pong), str(out), "--max-steps", "5"])
+    assert "6 pictures, 320 x 420" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="it shows no pictures"):
+        sebulba.film(*counting_agent(), HostCounter(1))
+
+
+def test_a_film_for_everyone(tmp_path):
+    pytest.importorskip("imageio_ffmpeg")
+    frames = [np.full((5, 7), 40 * i, np.uint8) for i in range(6)]
+    assert video.write(frames, tmp_path / "x.mp4", 10.0).endswith(
+        "6 pictures, 246 x 176"
+    )
+    assert b"ftyp" in (tmp_path / "x.mp4").read_bytes()[:12]
+
+
+SPECS = {
+    "several": (
+        specs.BoundedArray((3,), "f4", -np.inf, np.inf),
+        specs.DiscreteArray(4),
+    ),
+    "flags": specs.BoundedArray((2,), bool, False, True),
+    "image": specs.BoundedArray((8, 8), np.uint8, 0, 255),
+    "free": specs.Array((), np.float32),
+    "choices": specs.BoundedArray((2,), np.int64, 0, [3, 2**60 + 1]),
+    "half": specs.BoundedArray((2,), np.float32, [-1, -np.inf], [0.1, 2]),
+}
+
+
+def test_specs_come_back_out_of_json():
+    text = json.dumps(spec_json.encode(SPECS), allow_nan=False)
+    after = spec_json.decode(json.loads(text))
+    assert jax.tree.leaves(after) == jax.tree.leaves(SPECS)
+    assert jax.tree.structure(after) == jax.tree.structure(SPECS)
+    arrays = jax.tree.map(lambda spec: jnp.zeros(spec.shape, "f4"), SPECS)
+    assert spec_json.as_spec(SPECS, arrays)["choices"].dtype == np.int64
