@@ -137,10 +137,11 @@ class Checkpoints:
     def restore(self, state: Any, layout: Any) -> Any:
         """The newest whole checkpoint, laid over the cores as `state` is.
 
-        On another number of cores, what belongs to one core (LOCAL) is `state`'s own.
+        On another number of cores, what belongs to one core (LOCAL) is `state`'s own;
+        so is an OPTIONAL field that the checkpoint lacks or has otherwise.
 
         Args:
-          state: a fresh state, which says shapes, types and where things lie.
+          state: a fresh state, which says shapes, types and where things lie: a NamedTuple.
           layout: its words, see `podracer.parallel`.
 
         Raises:
@@ -199,13 +200,25 @@ class Checkpoints:
 
     def _read(self, updates: int, state: Any, layout: Any) -> Any:
         saved = self._manager.item_metadata(updates)[ITEM]
+        words, fresh = layout._asdict(), state._asdict()
+        own = {
+            name: x
+            for name, x in fresh.items()
+            if words[name] == parallel.OPTIONAL
+            and (name not in saved or _names(saved[name]) != _names(x))
+        }
+        asked = {name: x for name, x in fresh.items() if name not in own}
 
         def target(path: tuple, word: str, part: Any) -> Any:
             return jax.tree_util.tree_map_with_path(
                 lambda inner, x: _target(saved, path + inner, x, word), part
             )
 
-        targets = jax.tree_util.tree_map_with_path(target, layout, state)
+        targets = jax.tree_util.tree_map_with_path(
+            target, {name: words[name] for name in asked}, asked
+        )
+        unused = {name: saved[name] for name in own if name in saved}
+        targets |= jax.tree.map(lambda x: np.empty(x.shape, x.dtype), unused)
         restore = self._orbax.args.StandardRestore(targets)
         try:
             whole = self._manager.restore(
@@ -216,8 +229,9 @@ class Checkpoints:
                 f"{self._path(updates)}: of another agent, network or environment "
                 f"({str(error).splitlines()[0][:100]})"
             ) from error
+        whole = type(state)(**whole | own)
         whole = jax.tree.map(lambda new, x: new if x.size else x, whole, state)
-        return parallel.with_fresh_local(whole, state, layout)
+        return parallel.with_fresh(whole, state, layout)
 
     def _seal(self) -> None:
         """Writes the checksums into the folder that Orbax is about to name."""
@@ -253,8 +267,16 @@ def _number(x: float | None) -> float | None:
     return None if x is None or math.isnan(x) else float(x)
 
 
+def _names(tree: Any) -> set[str]:
+    """Of the leaves: a tree has those of what a checkpoint says of it."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {
+        jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves
+    }
+
+
 def _target(saved: Any, path: tuple, x: jax.Array, word: str) -> jax.ShapeDtypeStruct:
-    """What to restore a leaf as: as `x`, but LOCAL ones in the shape that they have."""
+    """What to restore a leaf as: as `x`, but REPLACEABLE ones in the shape they have."""
     name = jax.tree_util.keystr(path, simple=True, separator=".")
     for entry in path:
         key = getattr(entry, "name", getattr(entry, "key", getattr(entry, "idx", None)))
@@ -269,7 +291,7 @@ def _target(saved: Any, path: tuple, x: jax.Array, word: str) -> jax.ShapeDtypeS
     shape = saved.shape
     if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
         shape = shape[: x.ndim]
-    if shape != x.shape and word != parallel.LOCAL:
+    if shape != x.shape and word not in parallel.REPLACEABLE:
         raise UserError(
             f"{name} is {shape} in the checkpoint and {x.shape} here: it is of another "
             "network, batch_size or environment"

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import dm_env
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from podracer.agent import Metrics
 
@@ -45,6 +46,11 @@ class Sums(NamedTuple):
     finished: jax.Array  # float32 []
     return_sum: jax.Array  # float32 []
     length_sum: jax.Array  # float32 []
+
+
+def no_sums() -> Sums:
+    """Of no episode."""
+    return Sums(*[np.float32(0.0)] * 3)
 
 
 def collect(state: Episodes) -> tuple[Episodes, Sums]:

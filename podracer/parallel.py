@@ -1,12 +1,13 @@
 """Cores: the only room that names a mesh, an axis or a sharding (arXiv:2104.06272, Fig 2).
 
 A program written for one core is replicated over many by `over_cores`. What an argument
-or a result is to the cores is said by one of four words:
+or a result is to the cores is said by one of five words:
 
 * SHARED: the same on every core, bit for bit;
 * BATCH: a batch, split over the cores along its first axis;
 * SEQUENCE: time first, split over the cores along the second axis, its batch;
-* LOCAL: a core's own; outside the program it has a leading axis, one entry a core.
+* LOCAL: a core's own; outside the program it has a leading axis, one entry a core;
+* OPTIONAL: in no program; a state may lack it.
 """
 
 import os
@@ -25,11 +26,14 @@ CORE, MEMBER = "core", "member"
 THREADS, THREADS_PER_CORE = "PJRT_NPROC", 2  # of XLA's pool on a CPU
 MOST_CPU_CORES = 256  # that can be made up; thousands take minutes to start
 SHARED, BATCH, SEQUENCE, LOCAL = "shared", "batch", "sequence", "local"
+OPTIONAL = "optional"
+REPLACEABLE = LOCAL, OPTIONAL  # a fresh one will do
 _SPECS = {
     SHARED: PartitionSpec(),
     BATCH: PartitionSpec(CORE),
     SEQUENCE: PartitionSpec(None, CORE),
     LOCAL: PartitionSpec(CORE),
+    OPTIONAL: PartitionSpec(),  # of nothing: programs see it empty
 }
 _AXES = {BATCH: 0, SEQUENCE: 1}
 
@@ -241,12 +245,13 @@ def join(parts: list[Any], layout: Any, mesh: Mesh) -> Any:
     return jax.tree.map(whole, layout, *parts)
 
 
-def with_fresh_local(tree: Any, fresh: Any, layout: Any) -> Any:
-    """`tree`, but `fresh` where LOCAL parts are of another number of cores."""
+def with_fresh(tree: Any, fresh: Any, layout: Any) -> Any:
+    """`tree`, but `fresh` where REPLACEABLE parts have other shapes (other cores, say)."""
 
     def choose(word, part, other):
         shapes = [jax.tree.map(jnp.shape, x) for x in (part, other)]
-        return part if word != LOCAL or shapes[0] == shapes[1] else other
+        same = word not in REPLACEABLE or shapes[0] == shapes[1]
+        return part if same else other
 
     return jax.tree.map(choose, layout, tree, fresh)
 

@@ -30,6 +30,17 @@ class Unroll(NamedTuple):
     steps: jax.Array  # uint32 [], since the actor's start
 
 
+class Snapshot(NamedTuple):
+    """All that an actor goes on from, between two trajectories."""
+
+    actor_state: Any  # [B, ...]
+    episodes: episodes.Episodes  # [B, ...]
+    key: Key
+    steps: jax.Array  # uint32 []
+    timestep: dm_env.TimeStep  # [B, ...]
+    environment: Any
+
+
 class Programs(NamedTuple):
     """What runs on the actors' cores: one compilation a core, for all its threads."""
 
@@ -130,7 +141,44 @@ class Actor(threading.Thread):
         self._environment, self._device = environment, device
         self._programs, self._unroll_length, self._key = programs, unroll_length, key
         self._server, self._queue = server, queue
+        self._stands: tuple[Unroll, dm_env.TimeStep] | None = None  # once it has begun
         self.steps_per_trajectory = environment.batch_size * unroll_length
+
+    def begin(self) -> None:
+        """New episodes, an empty unroll, random numbers of these parameters' version."""
+        timestep = self._environment.reset()
+        params, version = self._server.latest(self._device)
+        key = jax.device_put(jax.random.fold_in(self._key, version), self._device)
+        self._stands = self._programs.start(params, key, timestep), timestep
+
+    def snapshot(self) -> Snapshot:
+        """A copy of what it goes on from. It must stand still between trajectories."""
+        unroll, timestep = self._stands
+        snapshot = Snapshot(
+            unroll.actor_state,
+            unroll.episodes,
+            unroll.key,
+            unroll.steps,
+            timestep,
+            self._environment.snapshot(),
+        )
+        return jax.device_put(snapshot, self._device, may_alias=False)
+
+    def part(self) -> Trajectory:
+        """The shapes of a learner core's part of its trajectories. It must have begun."""
+        return jax.eval_shape(self._programs.finish, *self._stands)[1][0]
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Goes on from a snapshot, whose memory it takes. It must have begun, no more."""
+        self._environment.restore(snapshot.environment)
+        unroll = self._stands[0]._replace(
+            first_actor_state=jax.tree.map(jnp.copy, snapshot.actor_state),
+            actor_state=snapshot.actor_state,
+            episodes=snapshot.episodes,
+            key=snapshot.key,
+            steps=snapshot.steps,
+        )
+        self._stands = unroll, snapshot.timestep
 
     def run(self) -> None:
         try:
@@ -143,17 +191,16 @@ class Actor(threading.Thread):
             self._environment.close()
 
     def _act(self) -> None:
-        start, _, finish = self._programs
-        timestep = self._environment.reset()
-        params, _ = self._server.latest(self._device)
-        unroll = start(params, jax.device_put(self._key, self._device), timestep)
+        if self._stands is None:
+            self.begin()
         while True:
             number = self._queue.begin()
-            unroll, timestep, versions = self._fill(unroll, timestep)
+            unroll, timestep, versions = self._fill(*self._stands)
             # The last row is the next trajectory's first, and crosses once for both.
             # (Elsewhere a program takes it from the host itself: that is faster.)
             timestep = jax.device_put(timestep, self._device)
-            unroll, parts, sums = finish(unroll, timestep)
+            unroll, parts, sums = self._programs.finish(unroll, timestep)
+            self._stands = unroll, timestep
             games = self._environment.finished_games()
             lost = self._environment.lost_episodes()
             self._queue.put(number, Handed(parts, sums, games, lost, versions))

@@ -1,7 +1,7 @@
 """The learner: the same updates on every learner core, from the parts of a trajectory."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,15 +12,21 @@ from sebulba.actor import LAYOUT as TRAJECTORY
 
 
 class State(NamedTuple):
-    """Everything there is to a run, but for the environments on the host."""
+    """Everything there is to a run; of actors, only if it can go on bit for bit."""
 
     learner: LearnerState
     key: Key  # never changes; every random number is drawn from it and `updates`
     updates: jax.Array  # uint32 []
+    actor: Any = ()  # a Snapshot, or nothing
+    counted: Any = ()  # since the last report: (Tally, Sums of episodes), or nothing
 
 
 LAYOUT = State(
-    LearnerState(parallel.SHARED, parallel.LOCAL), parallel.SHARED, parallel.SHARED
+    learner=LearnerState(parallel.SHARED, parallel.LOCAL),
+    key=parallel.SHARED,
+    updates=parallel.SHARED,
+    actor=parallel.OPTIONAL,
+    counted=parallel.OPTIONAL,
 )
 
 
@@ -50,8 +56,8 @@ class Learner:
             outputs=(LAYOUT, parallel.SHARED, parallel.SHARED),
             donate=(0, 1),
         )
-        self._no_metrics: Callable[[], tally.Tally] | None = None  # once one is known
-        self._tally: tally.Tally | None = None
+        self._no_metrics: Callable[[], tally.Tally] | None = None  # once it is known
+        self.tally: tally.Tally | None = None  # since the last `metrics`, likewise
         self.updates = 0  # since the start of the run
         self.state, self.params = self._over_cores(
             self._start_on_core,
@@ -59,9 +65,11 @@ class Learner:
             outputs=(LAYOUT, parallel.SHARED),
         )(key)
 
-    def restore(self, restore: Callable[[State, State], State]) -> None:
-        """Goes on from another state: `restore(state, its layout)`."""
-        self.state = restore(self.state, LAYOUT)
+    def restore(self, state: State) -> None:
+        """Goes on from another state."""
+        self.state = state._replace(actor=(), counted=())
+        if state.counted:
+            self.tally, _ = state.counted
         self.updates = int(parallel.on_host(self.state.updates))
         self.params = self._over_cores(
             lambda state: self._agent.actor_params(state.learner),
@@ -69,21 +77,37 @@ class Learner:
             outputs=parallel.SHARED,
         )(self.state)
 
+    def expect(self, part: Trajectory) -> None:
+        """Begins to count metrics, of trajectories whose parts have these shapes."""
+
+        def nothing(state):
+            pieces = jax.eval_shape(self._pieces, part)
+            return tally.initial_state(
+                jax.eval_shape(self._update, state, pieces[0])[1]
+            )
+
+        program = self._over_cores(nothing, inputs=(LAYOUT,), outputs=parallel.SHARED)
+        shapes = jax.eval_shape(program, self.state)
+        self._no_metrics = self._over_cores(
+            lambda: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes),
+            inputs=(),
+            outputs=parallel.SHARED,
+        )
+        self.tally = self._no_metrics()
+
     def learn(self, parts: list[Trajectory]) -> None:
         """Learns from a trajectory, one part a core; renews `state` and `params`."""
-        trajectory = parallel.join(parts, TRAJECTORY, self._mesh)
         if self._no_metrics is None:
-            self._no_metrics = self._make_no_metrics(trajectory)
-        if self._tally is None:
-            self._tally = self._no_metrics()
-        self.state, self._tally, self.params = self._learn(
-            self.state, self._tally, trajectory
+            self.expect(parts[0])
+        trajectory = parallel.join(parts, TRAJECTORY, self._mesh)
+        self.state, self.tally, self.params = self._learn(
+            self.state, self.tally, trajectory
         )
         self.updates += self.updates_per_trajectory
 
     def metrics(self) -> Metrics:
         """Means since the last time; FloatingPointError where one is not finite."""
-        counted, self._tally = parallel.on_host(self._tally), None
+        counted, self.tally = parallel.on_host(self.tally), self._no_metrics()
         tally.stop_if_not_finite(counted.failures)
         return tally.means(counted)
 
@@ -104,25 +128,14 @@ class Learner:
             counted = tally.add(counted, parallel.AVERAGE(metrics), state.updates)
             return (state, counted), None
 
-        pieces = parallel.split(trajectory, TRAJECTORY, self.updates_per_trajectory)
-        stacked = jax.tree.map(lambda *x: jnp.stack(x), *pieces)
+        stacked = jax.tree.map(lambda *x: jnp.stack(x), *self._pieces(trajectory))
         (state, counted), _ = jax.lax.scan(update, (state, counted), stacked)
         return state, counted, self._agent.actor_params(state.learner)
+
+    def _pieces(self, part: Trajectory) -> list[Trajectory]:
+        return parallel.split(part, TRAJECTORY, self.updates_per_trajectory)
 
     def _update(self, state: State, piece: Trajectory):
         key = parallel.core_key(jax.random.fold_in(state.key, state.updates))
         learner, metrics = self._agent.learner_step(key, state.learner, piece)
         return learner, metrics | tally.given(piece.timesteps)
-
-    def _make_no_metrics(self, trajectory: Trajectory) -> Callable[[], tally.Tally]:
-        def learn_once(state, trajectory):
-            pieces = parallel.split(trajectory, TRAJECTORY, self.updates_per_trajectory)
-            return self._update(state, pieces[0])[1]
-
-        program = self._over_cores(
-            learn_once, inputs=(LAYOUT, TRAJECTORY), outputs=parallel.SHARED
-        )
-        metrics = jax.eval_shape(program, self.state, trajectory)
-        return self._over_cores(
-            lambda: tally.initial_state(metrics), inputs=(), outputs=parallel.SHARED
-        )

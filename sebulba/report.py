@@ -24,14 +24,19 @@ class Report:
         self.learned = self.dropped = 0  # trajectories since the start
         self._lost = 0  # episodes since the start
         self._began = 0
+        self._before = episodes.no_sums()  # of this row, in an earlier process
         self._compile_seconds = 0.0
         self._handed: list[Handed] = []  # without their trajectories
         self._lags: list[np.ndarray] = []
         self._start_clock()
 
-    def begin_at(self, learned: int) -> None:
-        """The run has learned from so many trajectories before."""
+    def begin_at(self, learned: int, sums: episodes.Sums | None = None) -> None:
+        """The run has learned from so many trajectories before.
+
+        `sums` are of the episodes that finished in them since the last row.
+        """
         self.learned = self._began = self._timed_from = learned
+        self._before = sums or self._before
 
     def add(self, handed: Handed, lag: np.ndarray) -> None:
         """Counts a trajectory, learned from `lag` updates after it was acted."""
@@ -77,14 +82,18 @@ class Report:
             "dropped": self.dropped,
             "lost_episodes": self._lost,
         }
-        self._lags, self._handed = [], []
+        self._lags, self._handed, self._before = [], [], episodes.no_sums()
         self._start_clock()
         return row
 
+    def sums(self) -> episodes.Sums:
+        """Over the episodes that finished since the last row."""
+        sums = [self._before, *(handed.episodes for handed in self._handed)]
+        return jax.device_put(jax.tree.map(lambda *x: sum(x), *jax.device_get(sums)))
+
     def _finished(self) -> dict[str, float]:
         """Means over the episodes, and over whole games where those are other things."""
-        sums = jax.device_get([handed.episodes for handed in self._handed])
-        row = episodes.means(jax.tree.map(lambda *x: sum(x), *sums))
+        row = episodes.means(self.sums())
         games = [handed.games for handed in self._handed if handed.games is not None]
         if games:
             count = sum(x.finished for x in games)

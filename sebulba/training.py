@@ -19,7 +19,7 @@ from podracer.errors import UserError, check_at_least_one, check_range
 from sebulba import actor, dynamic_actor
 from sebulba.actor import Actor
 from sebulba.cores import Cores
-from sebulba.learner import Learner, State
+from sebulba.learner import LAYOUT, Learner, State
 from sebulba.report import Report
 from sebulba.transport import ParameterServer, TrajectoryQueue
 
@@ -57,14 +57,15 @@ def train(
       updates_per_trajectory: learner updates, each from an equal part of the batch.
       max_lag: updates that may lie between acting and learning; None sets no bound:
         the newest parameters win, as in the paper. 0 with one actor thread is lock-step
-        and repeats bit for bit.
+        and repeats bit for bit, if the environment does.
       late: what keeps to `max_lag`: actors wait, or late trajectories are dropped.
       seed: of the agent; environments have their own.
       trajectories_per_report: between two yields; by default a hundredth of the run,
         or 1,000 if that is less.
-      restore: (a state before the first update, its layout) -> the state to go on from.
-        Simulators cannot be restored: environments begin new episodes, and actors draw
-        other random numbers than before.
+      restore: (a state before the first update, its layout) -> the state to go on from,
+        as `checkpoint.Checkpoints.restore`. In lock-step, with environments that offer
+        `snapshot`, it continues bit for bit on as many cores. Otherwise the learner does,
+        but environments begin new episodes and actors draw other random numbers.
       stopped: asked after each trajectory; once it is true, the state is yielded and is
         the last. Its metrics are None between two reports.
 
@@ -88,14 +89,10 @@ def train(
     )
     learner_key, *actor_keys = jax.random.split(jax.random.key(seed), 1 + threads)
     learner = Learner(agent, cores.learners, updates_per_trajectory, learner_key)
-    if restore:
-        learner.restore(restore)
-        actor_keys = [jax.random.fold_in(key, learner.updates) for key in actor_keys]
     server = ParameterServer(cores.actors)
     waits = max_lag is not None and late == "wait"
-    queue = TrajectoryQueue(
-        capacity=threads, max_lag=max_lag // updates_per_trajectory if waits else None
-    )
+    ahead = max_lag // updates_per_trajectory if waits else None  # trajectories
+    queue = TrajectoryQueue(capacity=threads, max_lag=ahead)
     kind = dynamic_actor if hasattr(environments[0], "receive") else actor
     programs = kind.make_programs(agent, unroll_length, len(cores.learners))
     actors = [
@@ -112,7 +109,9 @@ def train(
         for number, key in enumerate(actor_keys)
     ]
     report = Report(queue, actors, environments[0].frames_per_step)
-    report.begin_at(learner.updates // updates_per_trajectory)
+    exact = ahead == 0 and threads == 1 and hasattr(environments[0], "snapshot")
+    if restore:
+        go_on(restore, learner, server, report, actors[0] if exact else None)
     trajectories = -(-total_steps // report.steps_per_trajectory)
     per_report = trajectories_per_report or min(max(1, trajectories // 100), 1_000)
 
@@ -131,16 +130,48 @@ def train(
                     continue
                 learner.learn(handed.parts)
                 server.publish(learner.params, learner.updates)
-                queue.learned()
                 report.add(handed, lag)
-                if report.learned == trajectories or report.learned % per_report == 0:
-                    yield learner.state, report.row(learner)
-                elif stopped():
-                    yield learner.state, None
-                if stopped():
+                due = report.learned == trajectories or report.learned % per_report == 0
+                ends = stopped()
+                # In lock-step the actor stands still until it hears of `learned`.
+                snapshot = actors[0].snapshot() if exact and (due or ends) else ()
+                queue.learned()
+                if due or ends:
+                    row = report.row(learner) if due else None
+                    counted = (learner.tally, report.sums()) if exact else ()
+                    yield learner.state._replace(actor=snapshot, counted=counted), row
+                if ends:
                     return
 
     return learn()
+
+
+def go_on(
+    restore: Callable[[State, State], State],
+    learner: Learner,
+    server: ParameterServer,
+    report: Report,
+    actor: Actor | None,
+) -> None:
+    """All go on from another state; the actor only if it is given, and saved there."""
+    state = learner.state
+    if actor:
+        server.publish(learner.params, learner.updates)
+        actor.begin()
+        learner.expect(actor.part())
+        counted = learner.tally, report.sums()
+        state = state._replace(actor=actor.snapshot(), counted=counted)
+    state = restore(state, LAYOUT)
+    learner.restore(state)
+    _, sums = state.counted or (None, None)
+    report.begin_at(learner.updates // learner.updates_per_trajectory, sums)
+    if not actor:
+        return
+    if state.actor.steps > 0:
+        actor.restore(state.actor)
+    else:  # begin anew, with other random numbers than at the start of the run
+        server.publish(learner.params, learner.updates)
+        actor.begin()
 
 
 def make_environments(

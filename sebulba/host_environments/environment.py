@@ -13,13 +13,17 @@ class HostEnvironment(Protocol):
     FIRST), discount float32 (1 at FIRST, 0 where an episode terminated, 1 where it was
     cut off), observation a pytree. An environment that was at LAST ignores its action
     and is at FIRST of a new episode. Arrays that were returned are not written again.
+
+    One whose episodes can be saved offers two methods more, and a run in lock-step goes
+    on with them bit for bit: `snapshot()`, a tree of arrays (none of 64 bits) that are
+    not written again, and `restore(snapshot)`, called after `reset`.
     """
 
     batch_size: int  # B
     frames_per_step: int  # emulator frames in an environment step
 
     def reset(self) -> dm_env.TimeStep:
-        """FIRST in every environment. Called once, before any step."""
+        """FIRST in every environment. Called before any step."""
 
     def step(self, action: np.ndarray) -> dm_env.TimeStep:
         """The timesteps after `action` [B, ...]."""

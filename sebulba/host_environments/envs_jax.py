@@ -61,6 +61,14 @@ class JaxEnvironment:
         )
         return jax.device_get(timestep)
 
+    def snapshot(self) -> tuple[jax.Array, np.ndarray, Any]:
+        return self._key, np.uint32(self._count), self._state
+
+    def restore(self, snapshot: tuple[jax.Array, np.ndarray, Any]) -> None:
+        key, count, state = snapshot
+        self._key, self._state = jax.device_put((key, state), self._device)
+        self._count = int(count)
+
     def _render(self) -> np.ndarray:
         """A picture of the first environment, uint8 [H, W, 3]."""
         state = jax.tree.map(lambda x: x[0], self._state.inner)

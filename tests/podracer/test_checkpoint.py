@@ -105,6 +105,41 @@ def test_saving_the_same_twice_is_saving_it_once(tmp_path):
     assert names(tmp_path / "all") == [5]
 
 
+def test_an_optional_field_that_is_missing_or_other_is_the_fresh_one(tmp_path):
+    layout = LAYOUT._replace(local=parallel.OPTIONAL)
+
+    def kept(before, fresh):
+        """What is there of one that was saved."""
+        folder = tmp_path / f"{jax.tree.map(jnp.shape, (before, fresh))}"
+        with Checkpoints(folder) as checkpoints:
+            checkpoints.save(make_state(5)._replace(local=before), None)
+        state = make_state(0)._replace(local=fresh)
+        after = Checkpoints(folder).restore(state, layout)
+        assert int(after.updates) == 5
+        return after.local
+
+    key, two, three = jax.random.key(1), jnp.ones(2), jnp.zeros(3)
+    assert kept((key, two), ()) == ()
+    assert kept((), (two,))[0] is two
+    assert kept((key, two), (key, three))[1] is three
+    after = kept((key, two), (jax.random.key(0), jnp.zeros(2)))
+    assert bool(after[0] == key) and bool(jnp.all(after[1] == two))
+
+
+def test_an_older_one_may_lack_an_optional_field(tmp_path):
+    class More(NamedTuple):
+        shared: Any
+        local: Any
+        key: jax.Array
+        updates: jax.Array
+        more: Any = ()
+
+    save(tmp_path / "all", 5)
+    layout = More(*LAYOUT, parallel.OPTIONAL)
+    after = Checkpoints(tmp_path / "all").restore(More(*make_state(0)), layout)
+    assert after.more == () and int(after.updates) == 5
+
+
 def flip(path):
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1

@@ -332,11 +332,12 @@ def test_a_run_outlives_its_server():
     )
     _, before = next(rows)
     process.kill()
-    process.wait()
+    process.communicate()
     again, _ = start_server(*flags, address.rpartition(":")[2])
     _, after = last(rows)
     again.send_signal(signal.SIGTERM)
-    assert again.wait(30) == 0
+    again.communicate(timeout=30)
+    assert again.returncode == 0
     assert before["lost_episodes"] == 0 and 1 <= after["lost_episodes"] <= 4
     assert after["steps"] == 16 * 60
 

@@ -1,0 +1,143 @@
+"""Commands in processes of their own, which end when a test wants it."""
+
+import json
+import multiprocessing
+import os
+import resource
+import signal
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from podracer.checkpoint import Checkpoints
+
+LIMIT = 120.0  # seconds for any process
+TIMES = ("second", "waiting")  # in the names of metrics that two runs may not share
+
+# Each process is a fresh one, forked from one that has imported everything.
+processes = multiprocessing.get_context("forkserver")
+processes.set_forkserver_preload(
+    ["anakin.__main__", "sebulba.__main__", "podracer.plot", "orbax.checkpoint"]
+)
+
+
+def command(program, arguments, output, most_bytes=None):
+    """What a process does: the command, with what it says in a file."""
+    sys.argv = [program, *arguments]
+    file = open(output, "w")  # noqa: SIM115 it is open until the process ends
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(file.fileno(), stream.fileno())
+    if most_bytes:  # in a file, as if the disk were full
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+    import_module(f"{program}.__main__").main()
+
+
+def start(program, *arguments, output, **options):
+    """The process of a command, `anakin` or `sebulba`."""
+    process = processes.Process(
+        target=command, args=(program, arguments, output), kwargs=options
+    )
+    process.start()
+    return process
+
+
+def ended(process):
+    """Its exit code."""
+    process.join(LIMIT)
+    if process.is_alive():
+        process.kill()
+        raise AssertionError("it hangs")
+    return process.exitcode
+
+
+def interrupted(folder, program, *how, seconds, number=signal.SIGKILL):
+    """The exit code of a process that is ended so long after it began to train."""
+    process = start(program, *how, output=folder.parent / "said")
+    metrics = folder / "metrics.jsonl"
+    before = size(metrics)
+    until(lambda: process.exitcode is not None or size(metrics) > before)
+    process.join(seconds)
+    if process.is_alive():
+        os.kill(process.pid, number)
+    return ended(process)
+
+
+def until(condition):
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def run_with_kills(folder: Path, program, *arguments, moments):
+    """A run that is killed so many seconds after each start, and resumed; then it ends.
+
+    Returns the moments that are left if it ends before.
+    """
+    moments = list(moments)
+    while True:
+        fresh = (*arguments, f"--run={folder}", "--overwrite")
+        how = "train", *((f"--resume={folder}",) if checkpoints(folder) else fresh)
+        said = folder.parent / "said"
+        if moments:
+            code = interrupted(folder, program, *how, seconds=moments[0])
+        else:
+            code = ended(start(program, *how, output=said))
+        assert code in (0, -signal.SIGKILL), said.read_text()
+        if code == 0:
+            return moments
+        del moments[0]
+
+
+def size(path):
+    return path.stat().st_size if path.exists() else 0
+
+
+def checkpoints(folder):
+    return {
+        path.name for path in folder.glob("checkpoints/[0-9]*") if path.name.isdigit()
+    }
+
+
+def rows(folder):
+    """The metrics of a run, but for times."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [without_times(json.loads(line)) for line in lines]
+
+
+def without_times(row):
+    """Metrics that two runs can share."""
+    return {
+        name: x for name, x in row.items() if not any(time in name for time in TIMES)
+    }
+
+
+def final(folder):
+    """The arrays of the last checkpoint, and the updates that they are after."""
+    from orbax import checkpoint
+
+    newest = next(Checkpoints(folder / "checkpoints").good())
+    path = (folder / "checkpoints" / str(newest) / "state").absolute()
+    state = checkpoint.StandardCheckpointer().restore(path)
+    return newest, [
+        np.asarray(
+            jax.random.key_data(x)
+            if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+            else x
+        )
+        for x in jax.tree.leaves(state)
+    ]
+
+
+def assert_equal(folder, whole):
+    """Two runs ended in the same bits, and told the same on their way."""
+    (newest, mine), (last, theirs) = final(folder), final(whole)
+    assert newest == last
+    for x, y in zip(mine, theirs, strict=True):
+        np.testing.assert_array_equal(x, y)
+    assert rows(folder) == rows(whole)
