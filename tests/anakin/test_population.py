@@ -1,0 +1,188 @@
+"""Many runs in one program: each as if alone, and none waits for another."""
+
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+import anakin
+import anakin.__main__ as command
+import envs_jax
+from anakin import population
+from podracer import experiment, members, metrics, networks, parallel, trained
+from podracer.agents import impala, ppo
+from podracer.errors import UserError
+from tests.environments import Counter
+
+KILL = 150  # seconds that a process of ours may live
+SIZES = {"batch_size": 4, "unroll_length": 4, "total_steps": 16 * 10}
+
+
+def maker(module=impala, environment=Counter()):  # noqa: B008 frozen
+    network = networks.actor_critic(
+        environment.observation_spec(),
+        environment.action_spec(),
+        networks.Config(hidden_sizes=(8,)),
+    )
+
+    def make_agent(numbers):
+        config = experiment.with_numbers(module.Config(total_steps=160), numbers)
+        return module.make_agent(config, network)
+
+    return make_agent
+
+
+def last(iterator):
+    for item in iterator:
+        pass
+    return item
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(impala, "learning_rate"), (ppo, "entropy_cost")]
+)
+def test_each_is_the_run_that_it_would_be_alone(module, name):
+    environment, values = envs_jax.make("catch"), [1e-3, 3e-3, 1e-3, 3e-3]
+    make_agent = maker(module, environment)
+    state, rows = last(
+        population.train(
+            make_agent,
+            environment,
+            seeds=[5, 5, 6, 6],
+            numbers={name: values},
+            cores=2,
+            **SIZES,
+        )
+    )
+    agent = make_agent({name: values[3]})
+    alone, row = last(anakin.train(agent, environment, seed=6, cores=1, **SIZES))
+    mine = population.member(state, 3)
+    assert jax.tree.structure(mine) == jax.tree.structure(alone)
+    assert jax.tree.map(jax.numpy.shape, mine) == jax.tree.map(jax.numpy.shape, alone)
+
+    def same(a, b):
+        if not jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
+            np.testing.assert_allclose(
+                np.asarray(a, "f4"), np.asarray(b, "f4"), atol=1e-5
+            )
+
+    jax.tree.map(same, mine, alone)
+    for word in row.keys() - {"seconds", "compile_seconds", "steps_per_second"}:
+        np.testing.assert_allclose(rows[3][word], row[word], atol=1e-4, err_msg=word)
+    others = [jax.tree.leaves(population.member(state, i).learner) for i in range(4)]
+    assert all((others[3][-2] != x[-2]).any() for x in others[:3])
+
+
+def test_who_is_no_longer_finite_is_named():
+    values = [0.0, 1.0]
+
+    def make_agent(numbers):
+        agent = maker()({})
+
+        def learner_step(key, state, trajectory):
+            state, told = agent.learner_step(key, state, trajectory)
+            broken = jax.numpy.where(numbers["x"] > 0, jax.numpy.nan, 0.0)
+            return state, told | {"loss/total": told["loss/total"] + broken}
+
+        return agent._replace(learner_step=learner_step, online_step=None)
+
+    with pytest.raises(FloatingPointError, match=r"run 1 \(seed 8\), update 1"):
+        last(
+            population.train(
+                make_agent,
+                Counter(),
+                seeds=[7, 8],
+                numbers={"x": values},
+                **SIZES,
+                cores=2,
+            )
+        )
+
+
+def test_what_cannot_differ_is_refused():
+    with pytest.raises(
+        UserError, match="max_kl: one of these decides what is compiled"
+    ):
+        population.train(
+            maker(ppo),
+            Counter(),
+            seeds=[0, 1],
+            numbers={"max_kl": [1, 2]},
+            cores=1,
+            **SIZES,
+        )
+    with pytest.raises(UserError, match="seeds are 3 runs, which 2 cores cannot share"):
+        population.train(maker(), Counter(), seeds=[0, 1, 2], cores=2, **SIZES)
+
+
+def test_cores_that_would_wait_for_ever_are_refused(monkeypatch):
+    monkeypatch.setenv(parallel.THREADS, "3")
+    with pytest.raises(UserError, match="use cores=1, or set PJRT_NPROC=4"):
+        parallel.check_threads(parallel.make_mesh(2))
+    parallel.check_threads(parallel.make_mesh(1))
+    monkeypatch.setenv(parallel.THREADS, "4")
+    parallel.check_threads(parallel.make_mesh(2))
+
+
+def test_the_command_keeps_a_folder_of_each(tmp_path):
+    """In a process with no more threads than this computer gives it: it must not hang."""
+    flags = "--agent ppo --env catch --batch-size 64 --unroll-length 32 --cores 2"
+    flags += " --network.hidden-sizes 64 64 --total-steps 40960 --seeds 2 --run here"
+    environment = {k: v for k, v in os.environ.items() if k != "PJRT_NPROC"}
+    done = subprocess.run(
+        [sys.executable, "-m", "anakin", "train", *flags.split(), "--seed", "3"],
+        cwd=tmp_path,
+        env=environment | {"XLA_FLAGS": ""},
+        capture_output=True,
+        text=True,
+        timeout=KILL,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    base = tmp_path / "here"
+    assert {x.name for x in base.iterdir()} == {"curve.png", "seed-3", "seed-4"}
+    for seed in (3, 4):
+        folder = base / f"seed-{seed}"
+        config = json.loads((folder / "config.json").read_text())["config"]["train"]
+        assert (config["seed"], config["seeds"], config["cores"]) == (seed, 1, 1)
+        rows = [*metrics.read(folder / "metrics.jsonl")]
+        assert rows[-1]["steps"] == 40960 and len(rows) == 20
+        assert (folder / "curve.png").exists()
+        assert trained.restore(folder).updates == 20
+    assert "2 runs, recorded in here" in done.stdout
+
+
+def test_every_seed_with_every_value():
+    config = command.Train(
+        ppo.Config(),
+        None,
+        seed=2,
+        seeds=2,
+        sweep=("clip=0.1,0.3", "agent.learning-rate=1"),
+    )
+    chosen = members.choose(config)
+    assert [x.seed for x in chosen] == [2, 3, 2, 3]
+    assert chosen[2].numbers == {"clip": 0.3, "learning_rate": 1.0}
+    assert chosen[2].name == "clip-0.3-learning-rate-1-seed-2"
+    assert chosen[2].config.agent.clip == 0.3 and not chosen[2].config.together
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({"sweep": ("clip=a,b",)}, "'a,b' are no numbers with commas between"),
+        (
+            {"sweep": ("epochs=1,2",)},
+            "must be FIELD=VALUE,VALUE with one of the agent's",
+        ),
+        ({"sweep": ("clip=-1",)}, "clip is -1"),
+        ({"seeds": 0}, "seeds is 0; it must be at least 1"),
+    ],
+)
+def test_bad_input_is_one_line(fields, line):
+    with pytest.raises(UserError, match=line):
+        members.choose(command.Train(ppo.Config(), None, **fields))
