@@ -72,7 +72,7 @@ def main(config: Config) -> None:
     seconds: dict[bool, list[float]] = {True: [], False: []}
     size = 0
     for _ in rich.progress.track(range(config.turns), "turns"):
-        for saves in seconds:
+        for saves in (True, False):
             with tempfile.TemporaryDirectory() as folder:
                 took, size = run(config, Path(folder) / "all" if saves else None)
                 seconds[saves].append(took)

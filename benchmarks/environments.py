@@ -3,15 +3,16 @@
     python -m benchmarks.environments [--names cartpole catch] [--rounds 3]
     python -m benchmarks.environments --train [--names gymnax:CartPole-v1 brax:ant]
 
-The first plays random actions with automatic resets in every native environment and in
-gymnax's of the same name, each in a process of its own, in turn, on one device; it
-prints medians of environment steps/s. The second trains through each adapter. Both make one
+The first plays random actions with automatic resets in every native environment, in
+gymnax's of the same name, and in the original in Python (one copy of that), each in a
+process of its own, in turn, on one device; it prints medians of environment steps/s. The second trains through each adapter. Both make one
 virtual environment with all four libraries when it is first needed (about 2 GB), see
 `benchmarks.peers.environments`.
 """
 
 import dataclasses
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -25,12 +26,19 @@ import tyro
 
 from benchmarks.peers import environments as peers
 from envs_jax import ENVIRONMENTS
+from podracer.metrics import human
 
 ROOT = Path(__file__).parents[1]
 
 peers.PINS["libraries"] = (
     *("gymnax==1.0.1", "brax==0.14.2", "jumanji==1.1.2", "playground==0.2.0"),
-    *("gymnasium==1.3.0", "mujoco==4.0.0", "mujoco-mjx==3.17.0", "warp-lang==1.19.0"),
+    *(
+        "gymnasium==1.3.0",
+        "minatar==1.0.15",
+        "mujoco==4.0.0",
+        "mujoco-mjx==3.17.0",
+        "warp-lang==1.19.0",
+    ),
     *("rlax==0.1.9", "distrax==0.1.9", "chex==0.1.92", "dm-env==1.6"),
     *("tyro==1.0.17", "rich==15.0.0", "matplotlib==3.11.2", *peers.JAX),
     *("tfp-nightly==0.26.0.dev20261027", "orbax-checkpoint==0.12.8"),
@@ -49,6 +57,18 @@ GYMNAX = {  # ours: theirs
     "mountain-car-continuous": "MountainCarContinuous-v0",
     "pendulum": "Pendulum-v1",
     "umbrella": "UmbrellaChain-bsuite",
+}
+ORIGINAL = {
+    "acrobot": "gymnasium:Acrobot-v1",
+    "cartpole": "gymnasium:CartPole-v1",
+    "mountain-car": "gymnasium:MountainCar-v0",
+    "mountain-car-continuous": "gymnasium:MountainCarContinuous-v0",
+    "pendulum": "gymnasium:Pendulum-v1",
+    "minatar-asterix": "minatar:asterix",
+    "minatar-breakout": "minatar:breakout",
+    "minatar-freeway": "minatar:freeway",
+    "minatar-seaquest": "minatar:seaquest",
+    "minatar-space-invaders": "minatar:space_invaders",
 }
 TRAINED = (
     *("gymnax:CartPole-v1", "brax:inverted_pendulum", "jumanji:Snake-v1"),
@@ -91,22 +111,28 @@ def run(*command) -> str:
 
 
 def throughputs(config: Config) -> Iterator[tuple[str, ...]]:
-    """(name, ours, gymnax's, ratio) of each environment."""
+    """(name, ours, gymnax's, ours / gymnax's, the original's) of each environment."""
     python = peers.python_of("libraries")
     for name in config.names or ENVIRONMENTS:
-        who = {name: sys.executable}
+        who = {"ours": (name, sys.executable)}
         if name in GYMNAX:
-            who[f"gymnax:{GYMNAX[name]}"] = python
-        speeds = {one: [] for one in who}
+            who["gymnax"] = (f"gymnax:{GYMNAX[name]}", python)
+        if name in ORIGINAL:
+            who["original"] = (ORIGINAL[name], python)
+        speeds: dict[str, list[float]] = {one: [] for one in who}
         for _ in range(config.rounds):
-            for one, interpreter in who.items():
+            for one, (theirs, interpreter) in who.items():
                 numbers = config.batch_size, config.steps, config.seconds
-                line = run(interpreter, "-m", "benchmarks.random_play", one, *numbers)
+                line = run(
+                    interpreter, "-m", "benchmarks.random_play", theirs, *numbers
+                )
                 speeds[one].append(float(line))
-        medians = [statistics.median(x) for x in speeds.values()]
-        millions = [f"{x / 1e6:.2f} M" for x in medians]
-        ratio = f"{medians[0] / medians[1]:.2f}" if len(medians) == 2 else "-"
-        yield name, millions[0], *(millions[1:] or "-"), ratio
+        medians = {one: statistics.median(x) for one, x in speeds.items()}
+        ratio = medians["ours"] / medians.get("gymnax", math.nan)
+        told = [
+            human(medians[x]) if x in medians else "-" for x in ("gymnax", "original")
+        ]
+        yield name, human(medians["ours"]), told[0], f"{ratio:.2f}", told[1]
 
 
 def trainings(config: Config) -> Iterator[tuple[str, ...]]:
@@ -137,7 +163,7 @@ if __name__ == "__main__":
     config = tyro.cli(Config, description=__doc__)
     names = ("steps", "steps/s", "compile s", "return")
     if not config.train:
-        names = ("ours, steps/s", "gymnax, steps/s", "ours / gymnax")
+        names = ("ours, steps/s", "gymnax", "ours / gymnax", "original")
     table = rich.table.Table("environment", *names)
     for row in trainings(config) if config.train else throughputs(config):
         print(*row, file=sys.stderr)

@@ -1,8 +1,9 @@
-"""How fast one environment plays random actions, with automatic resets, in one program.
+"""How fast one environment plays random actions, with automatic resets.
 
     python -m benchmarks.random_play NAME BATCH_SIZE STEPS SECONDS
 
-NAME is one of ours, or gymnax:NAME through gymnax's own interface. Prints environment
+NAME is one of ours, or gymnax:NAME through gymnax's own interface, in one program; or the
+original in Python, gymnasium:ID or minatar:GAME, of which one plays. Prints environment
 steps/s. `benchmarks.environments` runs it, with either interpreter.
 """
 
@@ -83,6 +84,49 @@ def play_theirs(name: str) -> tuple[Callable, Callable]:
     return start, step
 
 
+def speed_in_python(name: str, seconds: float) -> float:
+    """Environment steps/s of one original environment, in a loop."""
+    library, _, name = name.partition(":")
+    play = gymnasium_step(name) if library == "gymnasium" else minatar_step(name)
+    steps, began = 0, time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        for _ in range(100):
+            play()
+        steps += 100
+    return steps / (time.perf_counter() - began)
+
+
+def gymnasium_step(name: str) -> Callable[[], None]:
+    import gymnasium
+
+    environment = gymnasium.make(name, disable_env_checker=True)
+    environment.reset(seed=0)
+
+    def play() -> None:
+        *_, terminated, truncated, _ = environment.step(
+            environment.action_space.sample()
+        )
+        if terminated or truncated:
+            environment.reset()
+
+    return play
+
+
+def minatar_step(name: str) -> Callable[[], None]:
+    import minatar
+    import numpy as np
+
+    environment, random = minatar.Environment(name), np.random.default_rng(0)
+
+    def play() -> None:
+        _, over = environment.act(int(random.integers(6)))
+        environment.state()
+        if over:
+            environment.reset()
+
+    return play
+
+
 def random_action(key, shape, dtype, low, high) -> jax.Array:
     """Uniform within the bounds."""
     if jnp.issubdtype(dtype, jnp.integer):
@@ -92,4 +136,7 @@ def random_action(key, shape, dtype, low, high) -> jax.Array:
 
 if __name__ == "__main__":
     name, batch_size, steps, seconds = sys.argv[1:]
-    print(speed(name, int(batch_size), int(steps), float(seconds)))
+    if name.startswith(("gymnasium:", "minatar:")):
+        print(speed_in_python(name, float(seconds)))
+    else:
+        print(speed(name, int(batch_size), int(steps), float(seconds)))
