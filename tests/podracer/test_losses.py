@@ -106,7 +106,7 @@ def arrays(low, high, rows):
 clips = st.sampled_from([0.5, 1.0, 1.75, INF])
 
 
-@hypothesis.settings(deadline=None, max_examples=60, derandomize=True)
+@hypothesis.settings(deadline=None, max_examples=30, derandomize=True)
 @hypothesis.given(
     values=arrays(-4, 4, 6),
     reward=arrays(-4, 4, 5),
@@ -251,7 +251,7 @@ def episodes(draw):
     return timesteps, draw(numbers)
 
 
-@hypothesis.settings(deadline=None, max_examples=60)
+@hypothesis.settings(deadline=None, max_examples=30)
 @hypothesis.given(episodes(), st.floats(0, 1), st.floats(0, 1))
 def test_gae_is_the_sum_of_an_episodes_temporal_differences(case, discount, lambda_):
     timesteps, values = case

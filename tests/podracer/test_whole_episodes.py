@@ -97,7 +97,7 @@ lengths = st.lists(
 lost = st.sets(st.integers(1, 28), max_size=2)
 
 
-@hypothesis.settings(deadline=None, max_examples=25)
+@hypothesis.settings(deadline=None, max_examples=12)
 @hypothesis.given(lengths, st.integers(1, 7), st.integers(1, 8), lost)
 def test_episodes_arrive_whole_in_order_and_once(
     lengths, unroll_length, capacity, lost
