@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import numpy as np
 
 import anakin
 import envs_jax
@@ -20,12 +21,13 @@ from podracer import (
     members,
     networks,
     parallel,
+    playing,
     run,
-    trained,
     video,
 )
 from podracer.agent import Agent, Interface
 from podracer.errors import UserError, check_at_least_one
+from podracer.trained import Trained
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,36 +149,29 @@ def train(argv: Sequence[str]) -> None:
 
 def evaluate(argv: Sequence[str]) -> None:
     """Plays a run's agent and says what it is worth."""
-    config = command.parse(evaluation.Config(), argv, "anakin evaluate")
-    agent = trained.restore(run.named(config.run, "anakin evaluate"), config.checkpoint)
-    found = anakin.evaluate(
-        agent.agent,
-        agent.params,
-        environment_of(agent.run),
-        episodes=config.episodes,
-        seed=config.seed,
-        greedy=not config.sampled,
-        max_steps=config.max_steps,
-    )
-    print(f"{agent.run.env}: {evaluation.keep(found, config, agent.updates)}")
+
+    def play(agent: Trained, config: evaluation.Config) -> evaluation.Evaluation:
+        return anakin.evaluate(
+            agent.agent,
+            agent.params,
+            environment_of(agent.run),
+            episodes=config.episodes,
+            **playing.how(config),
+        )
+
+    playing.evaluate(argv, "anakin evaluate", evaluation.Config(), play)
 
 
 def render(argv: Sequence[str]) -> None:
     """Plays an episode with a run's agent and writes it as a video."""
-    config = command.parse(video.Config(), argv, "anakin render")
-    agent = trained.restore(run.named(config.run, "anakin render"), config.checkpoint)
-    try:
-        pictures = anakin.film(
-            agent.agent,
-            agent.params,
-            environment_of(agent.run),
-            seed=config.seed,
-            greedy=not config.sampled,
-            max_steps=config.max_steps,
+
+    def film(agent: Trained, config: video.Config) -> list[np.ndarray]:
+        environment = environment_of(agent.run)
+        return anakin.film(
+            agent.agent, agent.params, environment, **playing.how(config)
         )
-    except ValueError as error:
-        raise UserError(f"{agent.run.env}: {error}") from error
-    print(video.write(pictures, config.out, config.fps))
+
+    playing.render(argv, "anakin render", film)
 
 
 def default_options(env: str) -> Any:

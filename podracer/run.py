@@ -45,13 +45,6 @@ class Stored(NamedTuple):
     specs: dict[str, Any] | None  # observation, action: as JSON; frame_stack
 
 
-def named(folder: Path | None, command: str) -> Path:
-    """The run that a command was given. Raises UserError where there is none."""
-    if folder is None:
-        raise UserError(f"which run? {command} RUN")
-    return folder
-
-
 def stored(folder: str | Path) -> Stored:
     """Reads it. Raises UserError where no run lies."""
     description = run_folder.load_config(folder)

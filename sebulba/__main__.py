@@ -10,6 +10,8 @@ from functools import partial
 from typing import Any, Literal
 
 import jax
+import numpy as np
+from rich.progress import Progress
 
 import sebulba
 from podracer import (
@@ -19,13 +21,14 @@ from podracer import (
     metrics,
     networks,
     parallel,
+    playing,
     run,
     run_folder,
-    trained,
     video,
 )
 from podracer.agent import Interface
 from podracer.errors import UserError
+from podracer.trained import Trained
 from sebulba import host_environments
 from sebulba.cores import split
 from sebulba.report import advice
@@ -170,42 +173,35 @@ class Evaluate(evaluation.Config):
 
 def evaluate(argv: Sequence[str]) -> None:
     """Plays a run's agent and says what it is worth."""
-    config = command.parse(Evaluate(), argv, "sebulba evaluate")
-    agent = trained.restore(
-        run.named(config.run, "sebulba evaluate"), config.checkpoint
-    )
-    size = min(config.episodes, config.environments)
-    environments = environments_of(agent.run, size, config.seed)
-    with contextlib.closing(environments) as environment:
-        found = sebulba.evaluate(
-            agent.agent,
-            agent.params,
-            environment,
-            episodes=config.episodes,
-            seed=config.seed,
-            greedy=not config.sampled,
-            max_steps=config.max_steps,
-        )
-    print(f"{agent.run.env}: {evaluation.keep(found, config, agent.updates)}")
+
+    def play(agent: Trained, config: Evaluate) -> evaluation.Evaluation:
+        size = min(config.episodes, config.environments)
+        environments = environments_of(agent.run, size, config.seed)
+        with contextlib.closing(environments), Progress(transient=True) as shown:
+            bar = shown.add_task("episodes", total=config.episodes)
+            return sebulba.evaluate(
+                agent.agent,
+                agent.params,
+                environments,
+                episodes=config.episodes,
+                progress=lambda: shown.advance(bar),
+                **playing.how(config),
+            )
+
+    playing.evaluate(argv, "sebulba evaluate", Evaluate(), play)
 
 
 def render(argv: Sequence[str]) -> None:
     """Plays an episode with a run's agent and writes it as a video."""
-    config = command.parse(video.Config(), argv, "sebulba render")
-    agent = trained.restore(run.named(config.run, "sebulba render"), config.checkpoint)
-    with contextlib.closing(environments_of(agent.run, 1, config.seed)) as environment:
-        try:
-            pictures = sebulba.film(
-                agent.agent,
-                agent.params,
-                environment,
-                seed=config.seed,
-                greedy=not config.sampled,
-                max_steps=config.max_steps,
+
+    def film(agent: Trained, config: video.Config) -> list[np.ndarray]:
+        environment = environments_of(agent.run, 1, config.seed)
+        with contextlib.closing(environment):
+            return sebulba.film(
+                agent.agent, agent.params, environment, **playing.how(config)
             )
-        except ValueError as error:
-            raise UserError(f"{agent.run.env}: {error}") from error
-    print(video.write(pictures, config.out, config.fps))
+
+    playing.render(argv, "sebulba render", film)
 
 
 def environments_of(stored: run.Stored, size: int, seed: int) -> Any:

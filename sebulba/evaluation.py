@@ -1,5 +1,6 @@
 """What a policy is worth, and how it looks, in environments on the host."""
 
+from collections.abc import Callable
 from typing import Any
 
 import dm_env
@@ -20,6 +21,7 @@ def evaluate(
     seed: int = 0,
     greedy: bool = True,
     max_steps: int = 100_000,
+    progress: Callable[[], None] = lambda: None,
 ) -> Evaluation:
     """Acts with `actor_params` until `episodes` are over, as many in each environment.
 
@@ -35,6 +37,7 @@ def evaluate(
       greedy: act without exploration.
       max_steps: environment steps after which an endless episode is given up, and its
         environment plays no more.
+      progress: called once an episode.
     """
     size = environment.batch_size
     act = jax.jit(agent.greedy_actor_step if greedy else agent.actor_step)
@@ -52,6 +55,7 @@ def evaluate(
         for i in np.flatnonzero((left > 0) & (last | (length >= max_steps))):
             played.append((total[i], length[i], last[i]))
             left[i] = left[i] - 1 if last[i] else 0
+            progress()
         steps += 1
     return Evaluation(*map(np.array, zip(*played, strict=True)))
 

@@ -68,7 +68,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["anakin", *arguments])
-    monkeypatch.setattr(command.parallel, "use_cpu_cores", lambda count: None)
+    monkeypatch.setattr(command.parallel, "use_cpu_cores", lambda *_, **__: None)
     with pytest.raises(SystemExit) as stop:
         command.main()
     error = capsys.readouterr().err

@@ -188,7 +188,7 @@ def test_the_commands_complaint_is_one_line(
 ):
     monkeypatch.setitem(sys.modules, "jumanji", None)
     monkeypatch.setattr(sys, "argv", ["anakin", "train", *arguments])
-    monkeypatch.setattr(command.parallel, "use_cpu_cores", lambda count: None)
+    monkeypatch.setattr(command.parallel, "use_cpu_cores", lambda *_, **__: None)
     with pytest.raises(SystemExit) as stop:
         command.main()
     error = capsys.readouterr().err

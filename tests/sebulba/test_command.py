@@ -55,7 +55,7 @@ def test_continuous_actions_of_a_simulator(tmp_path, monkeypatch):
     arguments = "--agent ppo --preset mujoco --env HalfCheetah-v4 --total-steps 4096"
     faster = "--agent.epochs 1 --agent.minibatches 2 --actor-cores 1 --learner-cores 1"
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(command.parallel, "use_cpu_cores", lambda count: None)
+    monkeypatch.setattr(command.parallel, "use_cpu_cores", lambda *_, **__: None)
     command.train(f"{arguments} {faster} --quiet --run run".split())
     row = rows_of(tmp_path / "run")[-1]
     assert row.keys() <= VOCABULARY.keys()
@@ -103,7 +103,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["sebulba", "train", "--quiet", *arguments])
-    monkeypatch.setattr(command.parallel, "use_cpu_cores", lambda count: None)
+    monkeypatch.setattr(command.parallel, "use_cpu_cores", lambda *_, **__: None)
     with pytest.raises(SystemExit) as stop:
         command.main()
     error = capsys.readouterr().err
