@@ -86,6 +86,8 @@ def keep(
     options, title = config.keep, f"{about['agent']} on {about['env']}"
     with command.stopping() as stopped, contextlib.ExitStack() as stack:
         updates = stack.enter_context(contextlib.closing(start(stopped=stopped)))
+        for m in members if options.run else ():  # all, before anything is written
+            run_folder.check_free(options.run / m.name, options.overwrite)
         base = options.run or run_folder.fresh(run.name_of(about))
         folders = [_folder(stack, base / m.name, m, options, about) for m in members]
         sinks = [

@@ -45,7 +45,7 @@ def create(
         if path is None or not folder.is_dir():
             folder.mkdir(parents=True, exist_ok=path is None)
             undo.callback(folder.rmdir)
-        _check_free(folder, overwrite)
+        check_free(folder, overwrite)
         with atomic(folder / CONFIG) as temporary:
             temporary.write_text(text)  # first: a full disk must not cost the old run
             for content in CONTENTS:
@@ -179,7 +179,8 @@ def writing(path: str | Path) -> Iterator[None]:
         raise UserError(f"{path}: cannot write: {error.strerror or error}") from error
 
 
-def _check_free(folder: Path, overwrite: bool) -> None:
+def check_free(folder: Path, overwrite: bool) -> None:
+    """Raises UserError where a run lies already, unless it shall go."""
     if not any((folder / content).exists() for content in CONTENTS):
         return
     if not overwrite:

@@ -28,7 +28,10 @@ def find(folders: Sequence[str | Path]) -> list[Run]:
 
 
 def _find(folder: Path) -> Iterator[Run]:
-    inside = sorted(folder.glob(f"*/{run_folder.CONFIG}"))
+    places = ("*", "*/*")  # the runs of one program have a folder between
+    inside = sorted(
+        x for place in places for x in folder.glob(f"{place}/{run_folder.CONFIG}")
+    )
     if (folder / run_folder.CONFIG).exists() or not folder.is_dir():
         yield Run(folder, run_folder.load_config(folder)["config"])
     elif inside:

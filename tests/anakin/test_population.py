@@ -1,5 +1,6 @@
 """Many runs in one program: each as if alone, and none waits for another."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -13,7 +14,7 @@ import anakin
 import anakin.__main__ as command
 import envs_jax
 from anakin import population
-from podracer import experiment, members, metrics, networks, parallel, trained
+from podracer import experiment, members, metrics, networks, parallel, runs, trained
 from podracer.agents import impala, ppo
 from podracer.errors import UserError
 from tests.environments import Counter
@@ -154,6 +155,24 @@ def test_the_command_keeps_a_folder_of_each(tmp_path):
         assert (folder / "curve.png").exists()
         assert trained.restore(folder).updates == 20
     assert "2 runs, recorded in here" in done.stdout
+    assert [x.folder.name for x in runs.find([tmp_path])] == ["seed-3", "seed-4"]
+
+
+def test_a_run_in_the_way_costs_no_other(tmp_path):
+    config = command.Train(ppo.Config(), None, seeds=3)
+    keep = dataclasses.replace(config.keep, run=tmp_path)
+    (tmp_path / "seed-2").mkdir()
+    (tmp_path / "seed-2" / "metrics.jsonl").touch()
+    with pytest.raises(UserError, match="seed-2"):
+        members.keep(
+            lambda stopped: (x for x in ()),
+            population.member,
+            members.choose(config),
+            dataclasses.replace(config, keep=keep),
+            agent="ppo",
+            env="catch",
+        )
+    assert [x.name for x in tmp_path.iterdir()] == ["seed-2"]
 
 
 def test_every_seed_with_every_value():
