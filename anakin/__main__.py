@@ -80,7 +80,7 @@ class Train:
 
 def train(argv: Sequence[str]) -> None:
     """Trains as the flags say and leaves a run folder."""
-    argv, before = run.resumed(argv)
+    argv, before = run.resumed(argv, "anakin")
     chosen = experiment.choose_agent(argv, unroll_length=16, batch_size=64)
     env = choose_environment(argv)
     new = Train(

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from podracer import command, evaluation, trained, video
+from podracer import command, evaluation, run, trained, video
 from podracer.errors import UserError
 from podracer.trained import Trained
 
@@ -40,6 +40,7 @@ def _chosen(argv: Sequence[str], program: str, default: Any) -> tuple[Any, Train
     config = command.parse(default, argv, program)
     if config.run is None:
         raise UserError(f"which run? {program} RUN")
+    run.check_program(run.stored(config.run), program.partition(" ")[0])
     return config, trained.restore(config.run, config.checkpoint)
 
 

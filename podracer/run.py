@@ -43,6 +43,7 @@ class Stored(NamedTuple):
     config: dict[str, Any]  # of the command that trained
     versions: dict[str, str]
     specs: dict[str, Any] | None  # observation, action: as JSON; frame_stack
+    program: str  # that trained: anakin, sebulba
 
 
 def stored(folder: str | Path) -> Stored:
@@ -56,18 +57,30 @@ def stored(folder: str | Path) -> Stored:
         kept["train"],
         description["versions"],
         kept.get("specs"),
+        description["command"].partition(" ")[0],
     )
 
 
-def resumed(argv: Sequence[str]) -> tuple[list[str], Stored | None]:
+def check_program(stored: Stored, program: str) -> None:
+    """Raises UserError for a run of the other architecture."""
+    if stored.program in ("anakin", "sebulba") and stored.program != program:
+        raise UserError(
+            f"{stored.folder}: a run of {stored.program}, not of {program}: say "
+            f"{stored.program} instead"
+        )
+
+
+def resumed(argv: Sequence[str], program: str) -> tuple[list[str], Stored | None]:
     """The flags with those that name agent and environment; and the run of `--resume`.
 
-    Raises UserError where no run lies there, or another agent or environment is named.
+    Raises UserError where no run of that program lies there, or another agent or
+    environment is named.
     """
     folder = command.choose(argv, "resume", (), "").name
     if not folder:
         return [*argv], None
     run = stored(folder)
+    check_program(run, program)
     for flag, name in (("agent", run.agent), ("env", run.env), ("preset", "none")):
         asked = command.choose(argv, flag, (), name).name
         if asked != name:

@@ -80,7 +80,7 @@ class Train:
 
 def train(argv: Sequence[str]) -> None:
     """Trains as the flags say and leaves a run folder."""
-    argv, before = run.resumed(argv)
+    argv, before = run.resumed(argv, "sebulba")
     chosen = experiment.choose_agent(argv, unroll_length=20, batch_size=96)
     env = command.choose(argv, "env", (), "CartPole-v1", ENVIRONMENTS)
     new = Train(

@@ -162,6 +162,18 @@ def test_the_command_evaluates(catch, capsys):
     assert "over 50 episodes of 9 steps, greedy" in capsys.readouterr().out
 
 
+def test_a_run_of_the_other_architecture_is_one_line(catch, tmp_path):
+    text = (catch[0] / "config.json").read_text()
+    config = json.loads(text) | {"command": "anakin train --env catch"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for flags in (["--resume", str(tmp_path)], [str(tmp_path)]):
+        called = sebulba_command.train if len(flags) == 2 else sebulba_command.evaluate
+        with pytest.raises(
+            UserError, match="a run of anakin, not of sebulba: say anakin"
+        ):
+            called(flags)
+
+
 def test_games_are_whole_whatever_an_episode_was(pong, capsys):
     flags = "--episodes 2 --max-steps 30 --environments 2"
     sebulba_command.evaluate([str(pong), *flags.split()])
