@@ -91,7 +91,7 @@ def train(
         call,
         mesh,
         (LAYOUT, SHARED, SHARED, SHARED),
-        (LAYOUT, SHARED, parallel.LOCAL),
+        (LAYOUT, SHARED, SHARED),
         (True, True, False, False),
         donate=(0,),
     )

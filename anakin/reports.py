@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from podracer import parallel, tally
+from podracer import hosts, parallel, tally
 
 CALL_SECONDS = 1.0  # of a program, or a run could not be stopped
 
@@ -25,7 +25,7 @@ class Reports(NamedTuple):
 
 def one_run(metrics: Any, failures: Any) -> list[dict[str, float]]:
     """What a program tells of the one run that it is; FloatingPointError if it failed."""
-    tally.stop_if_not_finite(failures)
+    tally.stop_if_not_finite(parallel.on_host(failures))
     return [{name: float(x) for name, x in parallel.on_host(metrics).items()}]
 
 
@@ -50,17 +50,18 @@ def iterate(
     started = time.perf_counter()
     call = compile()
     compile_seconds = time.perf_counter() - started
-    most = 1
-    while done < reports.total_updates and not stopped():
+    most, ends = hosts.agree(1, stopped())
+    while done < reports.total_updates and not ends:
         reported, seconds, target = done, 0.0, reports.next(done)
-        while done < target and not stopped():
+        while done < target and not ends:
             updates, started = min(most, target - done), time.perf_counter()
             afresh = jnp.bool_(done % reports.updates == 0)
             state, metrics, failures = call(state, jnp.uint32(updates), afresh)
             # Reading the metrics waits: never is more than one program in flight.
             rows = read(metrics, failures)
             done, took = done + updates, time.perf_counter() - started
-            seconds, most = seconds + took, next_call(updates, took)
+            seconds += took
+            most, ends = hosts.agree(next_call(updates, took), stopped())
         told = {
             "updates": done,
             "steps": done * reports.steps,
@@ -69,6 +70,7 @@ def iterate(
             "compile_seconds": compile_seconds,
         }
         yield state, None if done < target else [row | told for row in rows]
+        most, ends = hosts.agree(most, ends or stopped())
 
 
 def next_call(updates: int, seconds: float) -> int:

@@ -121,7 +121,7 @@ def make_call(step: Callable) -> Callable:
     """(state, updates, afresh) -> (state, metrics, failures): iterates the unit.
 
     Metrics are means over cores and over the updates since the last call `afresh`, which
-    forgets what was counted before it; `failures` are a core's own, see `tally`.
+    forgets what was counted before it; `failures` are the first of any core, see `tally`.
     """
 
     def call(state: State, updates: jax.Array, afresh: jax.Array):
@@ -133,7 +133,7 @@ def make_call(step: Callable) -> Callable:
         metrics = parallel.AVERAGE(tally.means(state.tally))
         _, sums = episodes.collect(state.actors.episodes)
         metrics |= episodes.means(parallel.AVERAGE.total(sums))
-        return state, metrics, state.tally.failures
+        return state, metrics, parallel.AVERAGE.first(state.tally.failures)
 
     return call
 
@@ -199,7 +199,7 @@ def train(
         make_call(step),
         mesh,
         inputs=(LAYOUT, parallel.SHARED, parallel.SHARED),
-        outputs=(LAYOUT, parallel.SHARED, parallel.LOCAL),
+        outputs=(LAYOUT, parallel.SHARED, parallel.SHARED),
         donate=(0,),
     )
     start = parallel.over_cores(

@@ -66,6 +66,15 @@ class Average(NamedTuple):
         """The sum of every leaf over the cores, likewise."""
         return jax.tree.map(lambda x: x * self.cores, self(tree))
 
+    def first(self, tree: Any) -> Any:
+        """Of counts from 1 (uint32; 0 is none), the least that any core has."""
+        if self.cores == 1:
+            return tree
+        flat, unravel = ravel_pytree(tree)
+        most = np.uint32(2**32 - 1)
+        late = jax.lax.pmax(jnp.where(flat > 0, most - flat, 0), self.axis)
+        return unravel(jnp.where(late > 0, most - late, 0))
+
 
 AVERAGE = Average()
 

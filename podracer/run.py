@@ -6,7 +6,15 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from podracer import command, evaluation, metrics, recording, run_folder, spec_json
+from podracer import (
+    command,
+    evaluation,
+    hosts,
+    metrics,
+    recording,
+    run_folder,
+    spec_json,
+)
 from podracer.checkpoint import Checkpoints
 from podracer.checkpoint import Config as Checkpoint
 from podracer.errors import UserError
@@ -73,9 +81,10 @@ def check_program(stored: Stored, program: str) -> None:
 def resumed(argv: Sequence[str], program: str) -> tuple[list[str], Stored | None]:
     """The flags with those that name agent and environment; and the run of `--resume`.
 
-    Raises UserError where no run of that program lies there, or another agent or
+    Raises UserError in one of several processes, where no run of that program lies there, or another agent or
     environment is named.
     """
+    hosts.refuse(f"{program} train")
     folder = command.choose(argv, "resume", (), "").name
     if not folder:
         return [*argv], None
