@@ -24,6 +24,7 @@ OURS = {*MAY_IMPORT, "benchmarks", "tests"}
 ADAPTER = "sebulba/host_environments/envs_jax.py"  # may import envs_jax as well
 
 PARALLEL = "podracer/parallel.py"
+HOSTS = "podracer/hosts.py"
 OF_PARALLEL = re.compile(
     r"jax\.(distributed|sharding)|Mesh|PartitionSpec|\w+Sharding|shard_map|pmap"
     r"|axis_(index|size)|p(mean|sum|max|min|permute|sum_scatter)|all_(gather|to_all)"
@@ -61,10 +62,12 @@ def imports(path: str, source: str) -> Iterator[str]:
 
 
 def mesh(path: str, source: str) -> Iterator[str]:
-    """Meshes, axes, shardings and other processes are the business of one file."""
+    """Meshes, axes and shardings are the business of one file, other processes of
+    another."""
     for node in ast.walk(ast.parse(source)):
         for name in filter(OF_PARALLEL.fullmatch, used(node)):
-            if path != PARALLEL:
+            hosts = path == HOSTS and "distributed" in name
+            if path != PARALLEL and not hosts:
                 yield (
                     f"{path}:{node.lineno} names {name}: only {PARALLEL} does. Add what "
                     "you need there; agents are given `average`"
