@@ -154,18 +154,15 @@ def _draw(base: Path, folders: Sequence[Path], title: str) -> None:
     """A curve of each run, and one of all: the mean, and where it lies."""
     from podracer import plot  # matplotlib is slow to import
 
-    points = []
+    groups: dict[str, list[np.ndarray]] = {}
     for folder in folders:
         rows = [*metrics.read(folder / run_folder.METRICS)]
         plot.save(
             plot.curve(rows, f"{title}, {folder.name}"), folder / run_folder.CURVE
         )
-        points.append(to_points(rows, "steps", "episode_return"))
-    seen = [x for x in points if len(x)]
-    if seen:
-        groups: dict[str, list[np.ndarray]] = {}
-        for folder, x in zip(folders, points, strict=True):
-            if len(x):
-                group = folder.name.rpartition("seed-")[0].rstrip("-") or title
-                groups.setdefault(group, []).append(x)
+        points = to_points(rows, "steps", "episode_return")
+        if len(points):
+            group = folder.name.rpartition("seed-")[0].rstrip("-") or title
+            groups.setdefault(group, []).append(points)
+    if groups:
         plot.save(plot.compare(groups), base / run_folder.CURVE)

@@ -31,9 +31,9 @@ def record(
 
     Keeps `metrics.jsonl`, `curve.png` and `state.json` in the folder, up to the last
     metrics even if the loop raises or is interrupted, and `checkpoints` where they are
-    due and at the end; tells the other `sinks`; `evaluate` may add to a row; shows the progress unless `quiet`. A
-    loop that was stopped between two reports has None for its last metrics. Raises
-    UserError where it cannot write.
+    due and at the end; `evaluate` may add to a row; tells the other `sinks`; shows the
+    progress unless `quiet`. A loop that was stopped between two reports has None for its
+    last metrics. Raises UserError where it cannot write.
     """
     folder, state, metrics = Path(folder), None, None
     say = (lambda line: None) if quiet else print

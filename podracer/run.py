@@ -81,8 +81,8 @@ def check_program(stored: Stored, program: str) -> None:
 def resumed(argv: Sequence[str], program: str) -> tuple[list[str], Stored | None]:
     """The flags with those that name agent and environment; and the run of `--resume`.
 
-    Raises UserError in one of several processes, where no run of that program lies there, or another agent or
-    environment is named.
+    Raises UserError in one of several processes, where no run of that program lies
+    there, or another agent or environment is named.
     """
     hosts.refuse(f"{program} train")
     folder = command.choose(argv, "resume", (), "").name
