@@ -1,7 +1,8 @@
-# podracer on one kind of accelerator, for the hosts of a cluster:
+# podracer for the hosts of a cluster, with one kind of accelerator:
 #   docker build --tag IMAGE --build-arg ACCELERATOR=tpu .
-# ACCELERATOR is an extra of jax: tpu, cuda12 or cuda13. EXTRAS are ours, as envpool,video.
-# It runs as root: a TPU's device files belong to root, in the pods of GKE too.
+# ACCELERATOR is an extra of jax: tpu, cuda12 or cuda13. EXTRAS are extras of podracer,
+# for example envpool,video. The container runs as root, which owns the device files of a
+# TPU, also in the pods of GKE.
 FROM python:3.12-slim
 ARG ACCELERATOR=tpu
 ARG EXTRAS=envpool

@@ -13,7 +13,16 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # Two processes, a file of tests in one: most of their time is compilation, on one core.
 TOGETHER = --numprocesses 2 --dist loadfile
 
-.PHONY: help demo test test-oldest test-tpu lint clean
+# What `make check` runs: two minutes on two cores.
+CHECK = tests/test_house.py tests/test_prose.py tests/envs_jax/classic_control tests/sebulba/test_cores.py \
+  tests/sebulba/test_transport.py \
+  $(addprefix tests/podracer/,agents/test_impala.py checkpoints launch/test_commands.py \
+  learning/test_gradients.py learning/test_losses.py learning/test_optimizers.py \
+  metrics/test_episodes.py networks/test_building.py networks/test_policies.py \
+  networks/test_torsos.py parallel runs/test_listing.py runs/test_plot.py \
+  runs/test_run_folder.py runs/test_sinks.py transformations/test_history.py)
+
+.PHONY: help demo check test test-oldest test-tpu lint clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /make \1 - /p' Makefile
@@ -30,6 +39,9 @@ demo: .venv/ready  ## watch agents learn, in both architectures
 	@echo "runs/demo-pendulum, runs/demo-envpool and runs/demo-pong (which needs millions"
 	@echo "of steps to learn)"
 
+check: lint  ## lint, the house rules and the fast core tests: two minutes
+	@.venv/bin/pytest -q $(TOGETHER) $(CHECK)
+
 test: .venv/ready  ## all tests
 	@.venv/bin/pytest -q $(TOGETHER)
 
@@ -39,12 +51,13 @@ test-oldest: .venv-oldest/ready  ## the core tests on the oldest jax that we sup
 test-tpu: .venv-tpu/ready  ## what the TPU's compiler makes of our programs, without a TPU
 	@.venv-tpu/bin/pytest -q -m tpu
 
-lint: .venv/ready  ## format and style
+lint: .venv/ready  ## format, style, and the types of the public contract
 	@.venv/bin/ruff format --check .
 	@.venv/bin/ruff check .
+	@.venv/bin/mypy
 
 clean:  ## remove the environments and caches, keep the runs
-	rm -rf .venv .venv-oldest .venv-tpu .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-oldest .venv-tpu .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # An environment of exactly the pinned versions; `ready` is written when it is complete.

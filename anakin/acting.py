@@ -1,4 +1,4 @@
-"""Acting: a batch of environments and one actor for all of them, step by step."""
+"""Acting: one actor decides for a batch of environments, step by step."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -7,14 +7,14 @@ import dm_env
 import jax
 
 from envs_jax.wrappers import Batched
-from podracer import episodes
 from podracer.agent import ActorOutput, Agent, Key, Trajectory, with_last
+from podracer.metrics import episodes
 
 
 class Actors(NamedTuple):
-    """A batch of environments and who acts in them, which cores share out."""
+    """A batch of environments and the actor's state in each, split over the cores."""
 
-    index: jax.Array  # [B] int32, of the environment among all; its random numbers
+    index: jax.Array  # [B] int32, number among all environments; seeds its randomness
     environment: Any  # [B, ...]
     timestep: dm_env.TimeStep  # [B, ...]
     actor_state: Any  # [B, ...]
@@ -36,17 +36,16 @@ def initial_actors(
 
 
 def fold_each(key: Key, index: jax.Array) -> Key:
-    """A key for each environment [B], the same on whichever core it lives."""
+    """A key for each environment [B], the same whichever core it is on."""
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, index)
 
 
 def interact(
     act: Callable, environment: Batched, actors: Actors, key: Key
 ) -> tuple[Actors, ActorOutput, Any]:
-    """One step in every environment.
+    """One step in every environment: the actors after it, their decisions, and `kept`.
 
-    `act(keys, actor_state, timestep) -> (actor_state, ActorOutput, kept)`. Returns the
-    actors after it, what they decided, and what act kept.
+    `act(keys, actor_state, timestep) -> (actor_state, ActorOutput, kept)`.
     """
     keys = jax.vmap(jax.random.split, out_axes=1)(fold_each(key, actors.index))
     actor_state, output, kept = act(keys[0], actors.actor_state, actors.timestep)
@@ -66,7 +65,7 @@ def interact(
 def unroll(
     act: Callable, environment: Batched, unroll_length: int, actors: Actors, key: Key
 ) -> tuple[Actors, Trajectory, Any]:
-    """T steps in every environment; `act` as above, what it kept is [T, B, ...]."""
+    """T steps in every environment; `act` as for `interact`, its `kept` is [T, B, ...]."""
 
     def step(actors: Actors, key: Key):
         after, output, kept = interact(act, environment, actors, key)

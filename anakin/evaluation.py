@@ -1,17 +1,18 @@
-"""What a policy is worth, and how it looks: whole episodes."""
+"""Evaluating a policy over whole episodes, and filming one."""
 
 import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from anakin.acting import initial_actors, interact
 from envs_jax.environment import Environment
-from envs_jax.wrappers import Batched, auto_reset
+from envs_jax.wrappers import Batched, auto_reset, unwrapped
 from podracer.agent import Agent
-from podracer.evaluation import Evaluation
+from podracer.runs.evaluation import Evaluation
+from podracer.trained import filming
+from podracer.trained.filming import Film, Frame
 
 
 def evaluate(
@@ -26,16 +27,16 @@ def evaluate(
 ) -> Evaluation:
     """Acts with `actor_params` for one episode in each of `episodes` environments.
 
-    First episodes only: short ones get no second turn.
+    Only the first episode of each counts, so that short episodes do not count more often.
 
     Args:
-      agent: whose `greedy_actor_step` acts, or `actor_step` if not `greedy`.
+      agent: acts with its `greedy_actor_step`, or with `actor_step` if not `greedy`.
       actor_params: `agent.actor_params(state.learner)`.
-      environment: of one episode, as for `train`.
-      episodes: N.
-      seed: of the environments and of sampled actions.
+      environment: a single episode, as for `train`.
+      episodes: number of episodes.
+      seed: random seed of environments and sampled actions.
       greedy: act without exploration.
-      max_steps: environment steps after which an endless episode is given up.
+      max_steps: environment steps after which an episode is abandoned.
     """
     run = _make_run(agent, environment, episodes, greedy, max_steps)
     count = jax.device_get(run(actor_params, jax.random.key(seed)))
@@ -49,53 +50,61 @@ def film(
     actor_params: Any,
     environment: Environment,
     *,
+    episodes: int = 1,
     seed: int = 0,
     greedy: bool = True,
     max_steps: int = 1_000,
-) -> list[np.ndarray]:
-    """The pictures of one episode, or of its first `max_steps` steps: uint8 [H, W, 3].
+) -> Film:
+    """Plays episodes one after the other; each timestep is a frame.
 
-    The arguments are those of `evaluate`. Raises ValueError where the environment has
-    no `render(state)`.
+    The environment's `render(state)` draws them, uint8 [H, W, 3]; its `render_fps` is the
+    pace. The other arguments are those of `evaluate`.
+
+    Args:
+      max_steps: environment steps after which the film ends even if the episodes have
+        not.
+
+    Raises:
+      ValueError: the environment has no `render`.
     """
-    if not hasattr(environment, "render"):
-        raise ValueError(
-            f"{type(environment).__name__} has no pictures (render(state))"
-        )
-    batched = Batched(environment)
-    actor_step = agent.greedy_actor_step if greedy else agent.actor_step
+    drawing = unwrapped(environment)
+    if not hasattr(drawing, "render"):
+        raise ValueError(f"{type(drawing).__name__} has no pictures (render(state))")
+    machine = auto_reset(environment)
+    batched, key = Batched(machine), jax.random.key(seed)
+    actor_step = filming.actor_step_of(agent, greedy)
 
     def draw(actors):
         state = jax.tree.map(lambda x: x[0], actors.environment)
-        return actors, environment.render(state), actors.timestep.last()[0]
+        timestep = jax.tree.map(
+            lambda x: x[0], actors.timestep._replace(observation=())
+        )
+        return actors, Frame(machine.environment.render(state.inner), timestep)
 
     @jax.jit
-    def start(key):
+    def start():
         return draw(initial_actors(key, jnp.arange(1), agent, batched))
 
     @jax.jit
-    def step(actors, params, key):
+    def step(actors, params, number):
         def act(keys, actor_state, timestep):
             return *actor_step(keys, params, actor_state, timestep), ()
 
-        return draw(interact(act, batched, actors, key)[0])
+        key_now = jax.random.fold_in(key, number)
+        return draw(interact(act, batched, actors, key_now)[0])
 
-    key = jax.random.key(seed)
-    actors, picture, over = start(key)
-    pictures = [np.asarray(picture)]
-    while not over and len(pictures) <= max_steps:
-        key_now = jax.random.fold_in(key, len(pictures))
-        actors, picture, over = step(actors, actor_params, key_now)
-        pictures.append(np.asarray(picture))
-    return pictures
+    def next_frame(actors, number):
+        return step(actors, actor_params, number)
+
+    return filming.film(start, next_frame, episodes, max_steps, drawing)
 
 
-@functools.lru_cache(maxsize=8)  # so that a loop that evaluates compiles once
+@functools.lru_cache(maxsize=8)  # repeated evaluations compile once
 def _make_run(
     agent: Agent, environment: Environment, episodes: int, greedy: bool, max_steps: int
 ):
     environment = Batched(auto_reset(environment))
-    actor_step = agent.greedy_actor_step if greedy else agent.actor_step
+    actor_step = filming.actor_step_of(agent, greedy)
 
     @jax.jit
     def run(params, key):
@@ -105,7 +114,7 @@ def _make_run(
         def act(keys, actor_state, timestep):
             return *actor_step(keys, params, actor_state, timestep), ()
 
-        def goes_on(carry):
+        def unfinished(carry):
             step, actors = carry
             return (step < max_steps) & ~jnp.all(actors.episodes.finished)
 
@@ -121,6 +130,6 @@ def _make_run(
             )
             return step + 1, after._replace(episodes=count)
 
-        return jax.lax.while_loop(goes_on, body, (0, actors))[1].episodes
+        return jax.lax.while_loop(unfinished, body, (0, actors))[1].episodes
 
     return run

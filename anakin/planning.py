@@ -1,4 +1,4 @@
-"""What Anakin would run, compiled for the cores of a TPU slice that need not be here."""
+"""Anakin's programs, compiled for a TPU slice that this machine need not have."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -8,20 +8,22 @@ import jax.numpy as jnp
 
 from anakin import population, training
 from envs_jax.environment import Environment
-from podracer import members, parallel, plan, plan_report, tpu
+from podracer import parallel
 from podracer.agent import Agent
 from podracer.errors import check_range
+from podracer.plan import compiled, report, tpu
+from podracer.runs import members
 
 
-def tell(
+def describe(
     slice: tpu.Slice,
     make_agent: Callable[[Mapping[str, Any]], Agent],
     environment: Environment,
     config: Any,
 ) -> None:
-    """Prints what the slice's compiler makes of a run; `config` is of `anakin train`.
+    """Prints the compiler's report on a run; `config` is of `anakin train`.
 
-    Raises UserError where the run could not start there, and says what could.
+    Raises UserError where the run could not start on that slice, and says what could.
     """
     runs = members.choose(config) if config.together else ()
     batch_size, count, cores = config.batch_size, len(runs), len(slice.cores)
@@ -34,11 +36,11 @@ def tell(
     else:
         training.check(environment, batch_size, config.unroll_length, 1, used)
     if used < cores:
-        # libtpu 0.0.42 takes few parts of a slice, and ends the process at others.
+        # libtpu 0.0.42 accepts few parts of a slice, and crashes on others.
         print(f"compiled as if all {cores} cores had the share of the {used}")
     options = {"unroll_length": config.unroll_length, "reset_pool": config.reset_pool}
 
-    def build(batch_size: int) -> list[plan.Program]:
+    def build(batch_size: int) -> list[compiled.Program]:
         if not runs:
             batch_size = batch_size // used * cores
             agent = make_agent({})
@@ -55,10 +57,10 @@ def tell(
             **options,
         )
 
-    start, call = plan.fitting(build, batch_size, 1 if runs else used)
-    print(plan_report.line(start))
+    start, call = compiled.fitting(build, batch_size, 1 if runs else used)
+    print(report.line(start))
     steps = batch_size * config.unroll_length * (count or 1)
-    print("\n".join(plan_report.report(call, slice, "an update", steps)))
+    print("\n".join(report.report(call, slice, "an update", steps)))
 
 
 def programs(
@@ -69,10 +71,10 @@ def programs(
     batch_size: int,
     unroll_length: int,
     reset_pool: int | None = None,
-) -> list[plan.Program]:
-    """Those of `anakin.train` with the same arguments: what starts it, and what it calls.
+) -> list[compiled.Program]:
+    """The programs of `anakin.train` with these arguments: its start and its call.
 
-    Raises UserError as `anakin.train` does, and `plan.DoesNotFit`.
+    Raises UserError as `anakin.train` does, and `compiled.DoesNotFit`.
     """
     mesh = parallel.mesh_of(cores)
     training.check(environment, batch_size, unroll_length, 1, mesh.size)
@@ -90,8 +92,8 @@ def programs_together(
     batch_size: int,
     unroll_length: int,
     reset_pool: int | None = None,
-) -> list[plan.Program]:
-    """Likewise of `population.train`, of so many runs that differ in these numbers."""
+) -> list[compiled.Program]:
+    """The same of `population.train`, for `runs` that differ in these hyperparameters."""
     mesh = parallel.mesh_of(cores)
     population.check_shares(runs, mesh.size)
     training.check(environment, batch_size, unroll_length, 1, 1)
@@ -105,9 +107,9 @@ def programs_together(
 
 def _compiled(
     made: training.Programs, key: Any, values: tuple, batch_size: int
-) -> list[plan.Program]:
+) -> list[compiled.Program]:
     index = jax.ShapeDtypeStruct((batch_size,), jnp.int32)
-    start = plan.compile("start", made.start, key, *values, index)
+    start = compiled.compile("start", made.start, key, *values, index)
     updates, afresh = (jax.ShapeDtypeStruct((), x) for x in (jnp.uint32, jnp.bool_))
-    call = plan.compile("call", made.call, start.results, *values, updates, afresh)
+    call = compiled.compile("call", made.call, start.results, *values, updates, afresh)
     return [start, call]

@@ -1,6 +1,6 @@
-"""Many runs in one program: whole learners side by side, and cores share them.
+"""Many runs in one program: whole learners side by side, divided over the cores.
 
-Each is the run that it would be alone, on one core, to rounding; nothing is averaged.
+Up to rounding, each run is what it would be alone on one core; nothing is averaged.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,22 +10,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from anakin.reports import iterate
-from anakin.training import (
-    LAYOUT,
-    Programs,
-    State,
-    check,
-    make_call,
-    make_reports,
-    make_start,
-    make_unit,
-)
+from anakin.calls import make_call
+from anakin.checks import check, check_played
+from anakin.reports import iterate, make_reports
+from anakin.training import LAYOUT, Programs, State, make_start, make_unit
 from envs_jax.environment import Environment
 from envs_jax.wrappers import batched
-from podracer import cpu, parallel, tally
+from podracer import parallel
 from podracer.agent import Agent
 from podracer.errors import UserError, check_at_least_one
+from podracer.metrics import tally
+from podracer.parallel import cpu
 
 SHARED = parallel.SHARED
 
@@ -44,29 +39,29 @@ def train(
     reset_pool: int | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[State, list[dict[str, float]] | None]]:
-    """Trains S runs at once; yields their states and what happened in each, a report.
+    """Trains S runs at once; yields (state, rows) at each report.
+
+    The state's leaves are [S, ...], and `member(state, i)` is the state of run i; rows are
+    a row of metrics for each run, or None between two reports.
 
     Args:
-      make_agent: (a run's numbers, which are traced) -> its agent.
-      environment: of one episode, as for `anakin.train`.
-      seeds: [S], of each run; S is a multiple of the cores.
-      numbers: by name, [S] of floats that differ between the runs.
+      make_agent: (a run's hyperparameters, which are traced) -> its agent.
+      environment: a single episode, as for `anakin.train`.
+      seeds: [S], each run's random seed; S is a multiple of the number of cores.
+      numbers: [S] floats by name: the hyperparameters that differ between runs.
       batch_size, unroll_length, total_steps: of each run.
       updates_per_report, reset_pool, stopped: as for `anakin.train`.
-      cores: to share the runs.
-
-    Returns:
-      (state, rows): the leaves of the state are [S, ...], and `member(state, i)` is that
-      of a run of its own; a row of metrics each, or None between two reports.
+      cores: number of cores; default: all.
 
     Raises:
-      UserError: an argument is impossible, or a number cannot differ between runs.
-      FloatingPointError: a metric of a run is no longer finite; says whose.
+      UserError: an argument is impossible, or a hyperparameter cannot differ between runs.
+      FloatingPointError: a metric of a run is not finite; names the run.
     """
     mesh = parallel.make_mesh(cores)
     check_shares(len(seeds), mesh.size)
     cpu.check_threads(mesh.local_devices)
-    check(environment, batch_size, unroll_length, total_steps, 1)
+    check(environment, batch_size, unroll_length, total_steps, 1, reset_pool)
+    check_played(environment)
     values = {name: jnp.asarray(x, jnp.float32) for name, x in (numbers or {}).items()}
     programs = make_programs(make_agent, environment, mesh, unroll_length, reset_pool)
     keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
@@ -75,8 +70,8 @@ def train(
         lowered = programs.call.lower(state, values, jnp.uint32(1), jnp.bool_(True))
     except jax.errors.ConcretizationTypeError as error:
         raise UserError(
-            f"{', '.join(values)}: one of these decides what is compiled, and cannot "
-            "differ between runs of one program: train it apart"
+            f"{', '.join(values)}: one of these decides what is compiled and cannot "
+            "differ between runs of one program: train its values in separate runs"
         ) from error
 
     def compile() -> Callable:
@@ -92,7 +87,7 @@ def train(
 
 
 def check_shares(runs: int, cores: int) -> None:
-    """Raises UserError where cores cannot share the runs."""
+    """Raises UserError where cores cannot share the runs equally."""
     check_at_least_one(seeds=runs)
     if runs % cores:
         raise UserError(
@@ -104,8 +99,8 @@ def check_shares(runs: int, cores: int) -> None:
 def make_programs(
     make_agent: Callable, environment, mesh, unroll_length: int, reset_pool: int | None
 ) -> Programs:
-    """The programs of runs side by side: (keys [S], values, index [B]) -> State, and
-    (state, values, updates, afresh) -> ..., with `values` the runs' numbers [S]."""
+    """The programs of S runs side by side: (keys [S], values, index [B]) -> State, and
+    (state, values, updates, afresh) -> ...; `values` are the hyperparameters, each [S]."""
     environment = batched(environment, reset_pool)
 
     def start(key, values, index):
@@ -133,7 +128,7 @@ def make_programs(
 
 
 def member(state: State, number: int) -> State:
-    """One run's state, as `anakin.train` on one core has it."""
+    """The state of one run, as `anakin.train` on one core has it."""
     return jax.tree.map(lambda x: x[number], state)
 
 

@@ -1,4 +1,4 @@
-"""Calls of the program, and what is told of them: Anakin's loop on the host."""
+"""The loop on the host: calls of the program, and a report now and then."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -6,7 +6,10 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from podracer import hosts, parallel, tally, watch
+from podracer import parallel
+from podracer.errors import check_at_least_one
+from podracer.metrics import tally
+from podracer.parallel import hosts, watch
 
 
 class Reports(NamedTuple):
@@ -17,12 +20,24 @@ class Reports(NamedTuple):
     updates: int
 
     def next(self, done: int) -> int:
-        """The updates at the report that follows `done`."""
+        """The number of updates at the report that follows `done` of them."""
         return min(done - done % self.updates + self.updates, self.total_updates)
 
 
+def make_reports(steps: int, total_steps: int, updates: int | None) -> Reports:
+    """The reports of a run with `steps` an update, by default (`updates` is None) a hundred.
+
+    Raises UserError.
+    """
+    total_updates = -(-total_steps // steps)
+    if updates is None:
+        updates = max(1, min(total_updates // 100, 4_000_000 // steps))
+    check_at_least_one(updates_per_report=updates)
+    return Reports(steps, total_updates, updates)
+
+
 def one_run(metrics: Any, failures: Any) -> list[dict[str, float]]:
-    """What a program tells of the one run that it is; FloatingPointError if it failed."""
+    """The metrics of a program that is one run; FloatingPointError if it failed."""
     tally.stop_if_not_finite(parallel.on_host(failures))
     return [{name: float(x) for name, x in parallel.on_host(metrics).items()}]
 
@@ -35,15 +50,15 @@ def iterate(
     stopped: Callable[[], bool],
     read: Callable[[Any, Any], list[dict[str, float]]] = one_run,
 ) -> Iterator[tuple[Any, list[dict[str, float]] | None]]:
-    """Calls until all updates are done, a second or so each, and yields the reports.
+    """Yields (state, metrics of each run) at each report, in calls of about a second.
 
     Args:
       compile: makes the program, (state, updates, afresh) -> (state, metrics, failures).
-      state: to begin with.
-      done: how many updates lie behind it.
-      reports: when to yield the state, and the metrics of each run in it.
+      state: the first one.
+      done: its number of updates.
+      reports: when to yield.
       stopped: if true, ends the run; between two reports with metrics None.
-      read: (metrics, failures) -> those of each run.
+      read: (metrics, failures) -> the metrics of each run.
     """
     started = time.perf_counter()
     call = compile()
@@ -55,18 +70,18 @@ def iterate(
             updates, started = min(most, target - done), time.perf_counter()
             afresh = jnp.bool_(done % reports.updates == 0)
             state, metrics, failures = call(state, jnp.uint32(updates), afresh)
-            # Reading the metrics waits: never is more than one program in flight.
+            # Reading the metrics waits: no more than one program is ever in flight.
             rows = read(metrics, failures)
             done, took = done + updates, time.perf_counter() - started
             seconds += took
             most, ends = hosts.agree(hosts.in_a_second(updates, took), stopped())
-        told = {
+        speed = {
             "updates": done,
             "steps": done * reports.steps,
             "steps_per_second": (done - reported) * reports.steps / max(seconds, 1e-9),
             "seconds": seconds,
             "compile_seconds": compile_seconds,
         }
-        yield state, None if done < target else [row | told for row in rows]
+        yield state, None if done < target else [row | speed for row in rows]
         most, ends = hosts.agree(most, ends or stopped())
     watch.at_rest()

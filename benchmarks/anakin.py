@@ -5,8 +5,8 @@
 For each environment, batch size and unroll length: steps/s of the environment alone
 (random actions), of acting (environment and policy), of learning alone (from a fixed
 trajectory) and of training. Training shares the acting forward pass with the update, so
-its limit is environment and learning, one after the other; `share` is how much of that
-it reaches. Then the memory of a process against the length of its run.
+its limit is environment plus learning; `share` is training over that limit. Then the
+memory of a process against the length of its run.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ from podracer import networks, parallel
 from podracer.agent import ActorOutput, Trajectory
 from podracer.agents import impala
 from podracer.metrics import human
-from podracer.policies import Categorical
+from podracer.networks.policies import Categorical
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Config:
     seconds: float = 1.0
     """of each measurement, after compilation"""
     memory: bool = True
-    """measure the memory of a run against its length"""
+    """also measure the memory of a run against its length"""
 
 
 def measure(
@@ -59,7 +59,7 @@ def measure(
     num_actions = bare.action_spec().num_values
     mesh = parallel.make_mesh(cores)
     steps = batch_size * unroll_length
-    repeats = max(1, 200_000 // steps)  # in a program, so that its start costs little
+    repeats = max(1, 200_000 // steps)  # per program, so that launching it costs little
 
     def unroll(state, act):
         key, _ = training.unit_keys(state)
@@ -83,7 +83,7 @@ def measure(
             state, _ = carry
             actors, trajectory = unroll(state, choose_act(state))
             state = state._replace(actors=actors, updates=state.updates + 1)
-            return state, trajectory  # kept, or the compiler would not make it
+            return state, trajectory  # returned, or the compiler would remove it
 
         return step
 
@@ -133,7 +133,7 @@ def measure(
 
 
 def steps_per_second(call: Callable, state, steps: int, seconds: float) -> float:
-    """Times `state = call(state)`, each of `steps` environment steps."""
+    """Speed of `state = call(state)`, which takes `steps` environment steps."""
     state = jax.block_until_ready(call(state))
     calls, started = 0, time.perf_counter()
     while time.perf_counter() - started < seconds:

@@ -1,10 +1,9 @@
-"""What checkpoints cost a run: its time with many of them and without any, in turn.
+"""The cost of checkpoints: the time of a run with many of them and with none, in turn.
 
     python -m benchmarks.checkpoints [--hidden 1024] [--turns 5]
 
-The same Anakin run every time, compiled once. Prints the seconds that a checkpoint costs
-(the medians' difference over their number) and what that is of ten minutes, the default
-interval between two.
+Always the same Anakin run. Prints the seconds per checkpoint (the difference of the medians
+over their number) and their share of ten minutes, the default interval.
 """
 
 import dataclasses
@@ -21,21 +20,21 @@ import anakin
 import envs_jax
 from podracer import networks
 from podracer.agents import ppo
-from podracer.checkpoint import Checkpoints
-from podracer.checkpoint import Config as Saving
+from podracer.checkpoints.checkpoint import Checkpoints
+from podracer.checkpoints.checkpoint import Config as Saving
 
 INTERVAL = 600.0  # seconds between two by default
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """What to run."""
+    """The run."""
 
     hidden: int = 512
     """units of each of two layers"""
     batch_size: int = 256
     saves: int = 4
-    """checkpoints in a turn"""
+    """checkpoints per turn"""
     turns: int = 5
 
 

@@ -2,9 +2,9 @@
 
     python -m benchmarks.convolution [--torsos minatar shallow resnet] [--seconds 1]
 
-Thousands of samples/s on one core: forward, gradient, and gradient in a loop, as Anakin
-and a learner with several updates need it. On a CPU XLA's own gradient has no fast kernel
-in a loop; on a TPU or GPU the two are the same program.
+Thousands of samples/s on one core: forward, gradient, and gradient in a loop, as in Anakin
+and in a learner with several updates. On a CPU, XLA has no fast kernel for the gradient in
+a loop; on a TPU or GPU the two are the same program.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ import rich
 import rich.table
 import tyro
 
-from podracer import convolution, torsos
+from podracer.networks import convolution, torsos
 
 UPDATES = 2  # in a loop
 TORSOS = {
@@ -40,7 +40,7 @@ class Config:
 
 
 def programs(torso: nn.Module, params, image) -> dict[str, Callable]:
-    """Compiled (params) -> anything, by what they do."""
+    """Compiled functions of the parameters, by name."""
 
     def forward(params):
         return torso.apply(params, image)
@@ -66,7 +66,7 @@ def native_convolve(image, kernel, strides, pads) -> jax.Array:
 
 
 def fastest(call: Callable, params, seconds: float) -> float:
-    """The least seconds of a call: what others on this machine disturb least."""
+    """The least seconds of a call, which other processes disturb least."""
     jax.block_until_ready(call(params))
     best, stop = float("inf"), time.perf_counter() + seconds
     while time.perf_counter() < stop:

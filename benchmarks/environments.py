@@ -5,9 +5,9 @@
 
 The first plays random actions with automatic resets in every native environment, in
 gymnax's of the same name, and in the original in Python (one copy of that), each in a
-process of its own, in turn, on one device; it prints medians of environment steps/s. The second trains through each adapter. Both make one
-virtual environment with all four libraries when it is first needed (about 2 GB), see
-`benchmarks.peers.environments`.
+process of its own, in turn, on one device; it prints medians of environment steps/s. The
+second trains through each adapter. Both create one virtual environment with all four
+libraries on first use (about 2 GB), see `benchmarks.peers.environments`.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ peers.PINS["libraries"] = (
     ),
     *("rlax==0.1.9", "distrax==0.1.9", "chex==0.1.92", "dm-env==1.6"),
     *("tyro==1.0.17", "rich==15.0.0", "matplotlib==3.11.2", *peers.JAX),
-    *("tfp-nightly==0.26.0.dev20261027", "orbax-checkpoint==0.12.8"),
+    *("tfp-nightly", "orbax-checkpoint==0.12.8"),
 )
 
 GYMNAX = {  # ours: theirs
@@ -112,12 +112,13 @@ def run(*command) -> str:
 
 def throughputs(config: Config) -> Iterator[tuple[str, ...]]:
     """(name, ours, gymnax's, ours / gymnax's, the original's) of each environment."""
-    python = peers.python_of("libraries")
+    available = peers.is_available("libraries")
+    python = peers.python_of("libraries") if available else None
     for name in config.names or ENVIRONMENTS:
         who = {"ours": (name, sys.executable)}
-        if name in GYMNAX:
+        if available and name in GYMNAX:
             who["gymnax"] = (f"gymnax:{GYMNAX[name]}", python)
-        if name in ORIGINAL:
+        if available and name in ORIGINAL:
             who["original"] = (ORIGINAL[name], python)
         speeds: dict[str, list[float]] = {one: [] for one in who}
         for _ in range(config.rounds):
@@ -137,6 +138,8 @@ def throughputs(config: Config) -> Iterator[tuple[str, ...]]:
 
 def trainings(config: Config) -> Iterator[tuple[str, ...]]:
     """(name, steps, steps/s after compilation, seconds to compile, return) of each."""
+    if not peers.is_available("libraries"):
+        return
     python = peers.python_of("libraries")
     for name in config.names or TRAINED:
         with tempfile.TemporaryDirectory() as folder:

@@ -1,11 +1,11 @@
-"""Do agents learn what they should? Learning curves over several seeds.
+"""Learning curves of all agents over several seeds.
 
     python -m benchmarks.learning [--only cartpole] [--seeds 3] [--out runs/learning]
 
-Every run is one of the commands, as a user would type it. Its result is the mean return
-of the episodes that finished in the last tenth of its steps, with the exploring policy.
-Runs that are already in the folder are not repeated. Ends with a table (median and range
-over seeds) and a picture a task.
+Every run is a command, as a user would type it. Its result is the mean return of the
+episodes that finished in the last tenth of its steps, with the exploring policy. Runs that
+are complete in the folder are not repeated. Prints a table (median and range over seeds)
+and draws a figure for each group of tasks.
 """
 
 import dataclasses
@@ -26,11 +26,11 @@ import tyro
 from podracer import metrics
 from podracer.metrics import human
 
-HOURS = 3.0  # that a run may take
+HOURS = 3.0  # time limit of a run
 
 
 class Task(NamedTuple):
-    """Who learns what, by which command, and what it should reach."""
+    """A command, and the mean return that it should reach."""
 
     group: str
     name: str
@@ -77,6 +77,13 @@ TASKS = (
         " --threads-per-core 1",
         math.nan,
     ),
+    Task(  # of seconds, for the tests
+        "smoke",
+        "IMPALA",
+        "anakin --preset small --env catch --batch-size 8 --network.hidden-sizes 8"
+        " --total-steps 2_000",
+        math.nan,
+    ),
     *(
         Task(
             f"minatar-{game}",
@@ -93,16 +100,16 @@ TASKS = (
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """What to run, and where to."""
+    """What to run."""
 
     only: tuple[str, ...] = ("cartpole", "pendulum", "cheetah")
-    """groups of tasks"""
+    """groups of tasks to run"""
     seeds: int = 3
-    """runs of each task, from seed 0"""
+    """number of runs of each task, from seed 0"""
     out: Path = Path("runs/learning")
-    """folder of the runs and pictures"""
+    """folder for the runs and figures"""
     beside: tuple[Path, ...] = ()
-    """curves of peers/sb3_halfcheetah.py, to be drawn beside those of cheetah"""
+    """curves of peers/sb3_halfcheetah.py, drawn with those of cheetah"""
 
 
 def run(task: Task, seed: int, folder: Path) -> None:
@@ -140,7 +147,7 @@ def seconds(folder: Path) -> float:
 
 
 def picture(tasks: list[Task], config: Config, path: Path) -> None:
-    """Every run of a group, one colour a task."""
+    """Draws every run of a group, one colour per task."""
     figure = matplotlib.figure.Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     for number, task in enumerate(tasks):

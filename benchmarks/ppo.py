@@ -3,12 +3,12 @@
     python -m benchmarks.ppo [--settings 2048x32 2048x128 64x128] [--repeats 3] [--floor]
 
 CartPole, separate actor and critic of 2 x 64 tanh units, 4 epochs of 4 minibatches, the
-same number of steps for everyone, without compilation, evaluation and normalisation.
-podracer's Anakin, rejax and brax take turns, each measurement in a process of its own;
-peers in virtual environments that are made when first needed (`benchmarks.peers`).
+same number of steps for all, without compilation, evaluation and normalization.
+podracer's Anakin, rejax and brax take turns, each measurement in its own process;
+peers run in virtual environments that are created on first use (`benchmarks.peers`).
 
-The limit is what the network's matrix products and tanh alone would take, each as fast
-as plain JAX computes it in cache. `--floor` measures only that.
+The limit is the speed at which the network's matrix products and tanh alone would run,
+each as fast as plain JAX computes it in cache. `--floor` measures only that.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ CALLS = 4  # of podracer, in a measurement: it reports to its user after each
 
 
 class Who(NamedTuple):
-    """Who is measured, on how many virtual cores."""
+    """An entrant, and its number of virtual CPU devices."""
 
     name: str
     cores: int
@@ -53,21 +53,23 @@ class Config:
     """What to measure."""
 
     settings: tuple[str, ...] = ("2048x32", "2048x128", "64x128")
-    """environments x steps of an unroll"""
+    """batch size x unroll length"""
     who: tuple[Literal["rejax", "brax", "podracer"], ...] = (
         "rejax",
         "brax",
         "podracer",
     )
     cores: tuple[int, ...] = tuple(sorted({1, os.cpu_count() or 1}))
-    """virtual cores of brax and podracer; rejax has no use for more than one"""
+    """numbers of virtual CPU devices for brax and podracer; rejax uses one"""
     repeats: int = 3
     steps: int = 2**21
-    """of each measurement, a multiple of every setting's"""
+    """environment steps of each measurement, a multiple of every setting's"""
     floor: bool = False
     """measure only the machine's limit"""
+    floor_seconds: float = 0.2
+    """seconds of each measurement of the limit"""
     timeout: float = 900.0
-    """seconds after which a measurement is given up"""
+    """time limit of a measurement, in seconds"""
     here: tuple[int, int, int, int] | None = None
     """measure podracer in this process: environments, unroll, steps and cores"""
 
@@ -103,10 +105,10 @@ def podracer_speed(
 
 
 def measure(config: Config, who: Who, setting: str) -> dict:
-    """What a process of its own prints: one line of JSON, the last. {} if it fails."""
+    """The last line, JSON, that a separate process prints. {} if it fails."""
     numbers = [*setting.split("x"), config.steps]
     if who.name == "limit":
-        command = [sys.executable, SCRIPTS / "floor.py", "0.2"]
+        command = [sys.executable, SCRIPTS / "floor.py", str(config.floor_seconds)]
     elif who.name == "podracer":
         command = [
             sys.executable,
@@ -131,7 +133,7 @@ def measure(config: Config, who: Who, setting: str) -> dict:
             check=True,
         )
     except subprocess.TimeoutExpired:
-        print(f"{who}, {setting}: not done after {config.timeout:.0f} s")
+        print(f"{who}, {setting}: timed out after {config.timeout:.0f} s")
         return {}
     except subprocess.CalledProcessError as error:
         print(f"{who}, {setting}: failed\n{error.stderr[-2_000:]}")
@@ -144,9 +146,9 @@ def measure(config: Config, who: Who, setting: str) -> dict:
 def limits(rates: dict[str, float]) -> dict[str, float]:
     """Steps/s that products at these FLOP/s allow, alone and with tanh.
 
-    A step is acted on once and learned from in every epoch, forward and back; the first
-    layer's input needs no gradient. Losses, shuffling and the environment are left out,
-    and narrow layers are taken to be as fast as wide ones.
+    Each step takes one forward pass for acting, and a forward and a backward pass per
+    epoch; the input of the first layer needs no gradient. Losses, shuffling and the
+    environment are left out, and narrow layers count as fast as wide ones.
     """
     flops = {
         "forward": (1 + EPOCHS) * sum(_flops(net) for net in LAYERS),
@@ -219,12 +221,15 @@ def main(config: Config) -> None:
         if config.steps % (batch_size * unroll_length):
             raise ValueError(f"{config.steps} steps are no whole updates of {setting}")
     console = rich.console.Console(width=110)
-    load, *_ = os.getloadavg()  # of others: above a half, distrust the figures
+    load, *_ = (
+        os.getloadavg()
+    )  # of other processes: above 0.5 the figures are unreliable
     console.print(f"{os.cpu_count()} CPUs, load {load:.1f}, jax {jax.__version__}")
     floors = [(Who("limit", cores), "") for cores in config.cores]
     entrants = [
         Who(name, cores)
         for name in config.who
+        if name == "podracer" or environments.is_available(name)
         for cores in (config.cores if name != "rejax" else (1,))
     ]
     turn = [(who, s) for s, who in itertools.product(config.settings, entrants)]

@@ -9,10 +9,10 @@ Real processes on this machine, one setting after another, with `podracer launch
 * the same with agents that do not average (on one host): the difference is its cost;
 * Sebulba by the actors' batch size (Fig 4b), and replicated over hosts.
 
-Virtual cores share this machine's CPUs: more of them than there are cannot be faster, and
-what is lost with them is the cost of their meetings. Last a **calculation** of pods: the
-seconds of an update that are asked for, and those that averaging its gradients takes on
-links of a published bandwidth. It is no measurement.
+Virtual cores share this machine's CPUs: more of them than CPUs cannot be faster, and the
+speed that they lose is the cost of synchronization. The last table is a **calculation** for
+pods, not a measurement: the given seconds of an update, and those for averaging its
+gradients over links of a published bandwidth.
 """
 
 import dataclasses
@@ -36,12 +36,12 @@ import tyro
 
 from podracer.metrics import human
 
-LIMIT = 300.0  # seconds that a measurement may take
+LIMIT = 300.0  # seconds, for a measurement
 # Bytes/s that a core sends over all its links. v3: four of 656 Gbit/s a chip of two cores
 # (Jouppi et al., CACM 63(7), 2020); v5e: 1,600 Gbit/s a chip (Google Cloud's TPU v5e page).
 LINKS = {"v3": 4 * 656e9 / 8 / 2, "v5e": 1600e9 / 8}
 POD_CORES = (16, 128, 2_048)
-HOP_SECONDS = 1e-6  # an assumption: what one passage from chip to chip takes at least
+HOP_SECONDS = 1e-6  # assumed latency from chip to chip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,23 +58,23 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """What to measure, and what to calculate."""
+    """What to measure and to calculate."""
 
     cores: tuple[int, ...] = (1, 2, 4, 8)
     hosts: tuple[int, ...] = (1, 2)
     batch_size: int = 1_024
-    """environments of a core (weak), or of all (strong)"""
+    """environments of a core (weak scaling), or of all cores (strong scaling)"""
     actor_batch_sizes: tuple[int, ...] = (32, 64, 128)
     unroll_length: int = 32
     seconds: float = 5.0
     """of each measurement, after compilation"""
     rounds: int = 3
-    """medians are of so many, each setting in turn"""
+    """repetitions of all settings in turn; the tables show medians"""
     update_seconds: tuple[float, ...] = (0.01, 0.001, 0.0001)
-    """of an update on one core, for the calculation"""
+    """seconds of an update on one core, for the calculation"""
     out: Path = Path("scaling.png")
     one: str = ""
-    """a setting as JSON, to measure in this process: what the others are started with"""
+    """one setting as JSON, to measure in this process; used by the benchmark itself"""
 
 
 def settings(config: Config) -> Iterator[Setting]:
@@ -113,7 +113,7 @@ def measured(setting: Setting, config: Config) -> dict[str, float]:
 
 def measure(setting: Setting, config: Config) -> dict[str, float]:
     """In this process: steps/s after compilation, and the parameters' bytes."""
-    from podracer import hosts
+    from podracer.parallel import hosts
 
     hosts.initialize()
     import jax
@@ -148,7 +148,7 @@ def measure(setting: Setting, config: Config) -> dict[str, float]:
 
 
 def anakin_of(setting: Setting) -> tuple[Callable, tuple[Any, Any]]:
-    """Training in our CartPole, and what there is to see and to do."""
+    """Training in our CartPole, and its specs."""
     import anakin
     import envs_jax
 
@@ -163,7 +163,7 @@ def anakin_of(setting: Setting) -> tuple[Callable, tuple[Any, Any]]:
 
 
 def sebulba_of(setting: Setting) -> tuple[Callable, tuple[Any, Any]]:
-    """Likewise in EnvPool's."""
+    """The same in EnvPool's."""
     import jax
 
     import sebulba
@@ -215,7 +215,7 @@ def tables(found: Measured, config: Config) -> Iterator[rich.table.Table]:
 
 
 def averages(found: Measured, config: Config) -> rich.table.Table:
-    """The same work on more cores: seconds of an update with averages and without."""
+    """The same work on more cores: time of an update with averaging and without."""
     result = rich.table.Table(
         "cores", "us with", "us without", "us of averaging", title="averaging, strong"
     )
@@ -240,7 +240,7 @@ def averaging_seconds(cores: int, size: float, links: float) -> float:
 
 
 def calculation(found: Measured, config: Config) -> rich.table.Table:
-    """What share of N times one core's speed N cores would have: no measurement."""
+    """Calculated efficiency: the speed of N cores over N times that of one core."""
     size = next(x["bytes"] for x in found.values())
     result = rich.table.Table(
         "links",
@@ -262,7 +262,7 @@ def draw(found: Measured, config: Config) -> None:
     """Fig 4a's counterpart, and Fig 4b's."""
     from matplotlib.figure import Figure
 
-    from podracer import plot
+    from podracer.runs import plot
 
     figure = Figure(figsize=(9, 3.5), layout="constrained")
     left, right = figure.subplots(1, 2)
@@ -291,7 +291,7 @@ def draw(found: Measured, config: Config) -> None:
 
 
 def main(config: Config) -> None:
-    """Measures all settings in turn, and tells the medians."""
+    """Measures all settings in turn and prints the medians."""
     if config.one:
         found = measure(Setting(**json.loads(config.one)), config)
         print(json.dumps(found), flush=True)

@@ -2,12 +2,11 @@
 
     python -m benchmarks.sebulba [--seconds 5] [--settings cartpole pong-shallow ...]
 
-For each setting: environment steps/s of the simulator alone (as many batches as there
-are actor threads, random actions), of acting (nobody learns), of learning (the same
-trajectory again and again), and of training. The limit is what the slower of acting and
-learning could do alone; `share` is how much of it training reaches. On two CPUs acting
-and learning also take each other's processor: `both` is the limit that this sets, as if
-they took turns.
+For each setting: environment steps/s of the simulator alone (one batch per actor thread,
+random actions), of acting without learning, of learning from one trajectory again and
+again, and of training. The limit is the speed of the slower of acting and learning;
+`share` is training over that limit. On two CPUs acting and learning also compete for
+processors: `both` is training over the speed that they would have if they took turns.
 """
 
 import dataclasses
@@ -25,13 +24,13 @@ import rich.table
 import tyro
 
 import sebulba
-from podracer import experiment, networks, parallel
-from podracer.agents import impala
+from podracer import networks, parallel
+from podracer.agents import from_flags, impala
 from podracer.metrics import human
+from podracer.transformations import Interface
 from sebulba import actor, host_environments
 from sebulba.cores import Cores, split
 from sebulba.learner import Learner
-from sebulba.training import running
 from sebulba.transport import ParameterServer, TrajectoryQueue
 
 SETTINGS = {
@@ -50,7 +49,7 @@ class Config:
     unroll_lengths: tuple[int, ...] = (20, 60)
     threads_per_core: tuple[int, ...] = (1, 2)
     cores: int = os.cpu_count() or 1
-    """on a CPU, how many to make up"""
+    """virtual CPU devices"""
     seconds: float = 5.0
     """of each measurement, after compilation"""
 
@@ -67,12 +66,13 @@ class Setting:
         self.options = options
         example = self.environment(0)
         self.num_actions = example.action_spec().num_values
-        self.agent = experiment.make_agent(
+        self.agent = from_flags.make_agent(
             impala,
             impala.Config(),
             network,
             example.observation_spec(),
             example.action_spec(),
+            Interface(),
             getattr(options, "frame_stack", 1),
         )
         example.close()
@@ -93,7 +93,7 @@ class Setting:
         }
 
     def simulator(self, seconds: float) -> float:
-        """The host environments alone, each batch stepped by a thread of its own."""
+        """The host environments alone, each batch in its own thread."""
         counts = [0] * self.threads
 
         def play(number: int) -> None:
@@ -118,7 +118,7 @@ class Setting:
         return sum(counts) / seconds
 
     def acting(self, seconds: float) -> float:
-        """Actors whose trajectories are thrown away."""
+        """Actors whose trajectories are discarded."""
         learner, server = self.learner(), ParameterServer(self.cores.actors)
         server.publish(learner.params, 0)
         queue = TrajectoryQueue(capacity=self.threads)
@@ -138,11 +138,11 @@ class Setting:
             )
             for number in range(self.threads)
         ]
-        with running(actors, queue):
+        with actor.running(actors, queue):
             return rate(queue.get, self.steps, seconds, warm_up=2 * self.threads)
 
     def learning(self, seconds: float) -> float:
-        """The learner on one trajectory that lies ready on its cores."""
+        """The learner on one trajectory that is already on its cores."""
         environment, learner = self.environment(0), self.learner()
         parts = len(self.cores.learners)
         start, step, finish = actor.make_programs(self.agent, self.unroll, parts)

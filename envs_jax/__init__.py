@@ -1,22 +1,23 @@
-"""Pure JAX environments: the protocol, wrappers and a few small environments."""
+"""Environments in pure JAX: the protocol, wrappers and several families."""
 
 import difflib
 import inspect
 from collections.abc import Iterable
 
 from envs_jax import adapters, grid_world, minatar
-from envs_jax.acrobot import Acrobot
-from envs_jax.bandit import Bandit
-from envs_jax.cartpole import CartPole
+from envs_jax.bsuite import Bandit, MemoryChain, Umbrella
 from envs_jax.catch import Catch
+from envs_jax.classic_control import (
+    Acrobot,
+    CartPole,
+    MountainCar,
+    MountainCarContinuous,
+    Pendulum,
+)
 from envs_jax.conformance import ProtocolError, check, check_structure
 from envs_jax.environment import Environment, restart, transition
-from envs_jax.lpg_chain import LPGChain
-from envs_jax.lpg_grid import LPGGrid
-from envs_jax.memory_chain import MemoryChain
-from envs_jax.mountain_car import MountainCar, MountainCarContinuous
-from envs_jax.pendulum import Pendulum
-from envs_jax.umbrella import Umbrella
+from envs_jax.first_steps import check_first_steps
+from envs_jax.lpg import LPGChain, LPGGrid
 from envs_jax.wrappers import (
     AutoReset,
     Batched,
@@ -50,6 +51,7 @@ __all__ = [
     "auto_reset",
     "batched",
     "check",
+    "check_first_steps",
     "check_structure",
     "grid_world",
     "make",
@@ -83,16 +85,16 @@ ENVIRONMENTS: dict[str, type] = {
 
 
 def make(name: str, **options) -> Environment:
-    """The environment of that name, cut off at its class's `time_limit` if it has one.
+    """Makes the environment of that name, with its `time_limit` applied if it has one.
 
     Args:
-      name: a key of `ENVIRONMENTS`, or LIBRARY:NAME as "gymnax:CartPole-v1", of one of
-        `adapters.LIBRARIES`.
-      **options: the environment's own, as `columns` of Catch; of a library's environment
-        `time_limit`, and what its constructor takes.
+      name: a key of `ENVIRONMENTS`, or LIBRARY:NAME, for example "gymnax:CartPole-v1",
+        where LIBRARY is one of `adapters.LIBRARIES`.
+      **options: the environment's options, for example `columns` of Catch; for an
+        environment of a library, `time_limit` and the library's own options.
 
     Raises:
-      ValueError: no environment has that name, this one has no such option, or its
+      ValueError: there is no environment of that name, it has no such option, or its
         library is not installed.
     """
     if ":" in name:
@@ -111,7 +113,7 @@ def make(name: str, **options) -> Environment:
 def _from_library(name: str, options: dict) -> Environment:
     library, _, inner = name.partition(":")
     _require("library", library, adapters.LIBRARIES)
-    adapters.Options(options.get("time_limit"))  # checks it
+    adapters.Options(options.get("time_limit"))  # validates it
     adapter = adapters.load(library)
     _require(f"environment of {library}", inner, adapter.names())
     return adapter.make(inner, **options)

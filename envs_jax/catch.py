@@ -58,13 +58,31 @@ class Catch:
     def action_spec(self) -> dm_env.specs.DiscreteArray:
         return dm_env.specs.DiscreteArray(3, name="action")
 
+    render_fps = 5
+
     def render(self, state: State) -> jax.Array:
-        """uint8 [H, W, 3]: the board, light on dark."""
-        return drawing.cells(self._board(state), (drawing.BLACK, drawing.WHITE))
+        """uint8 [H, W, 3]: yellow ball, white paddle; at the end a green or red ball."""
+        ball, paddle = self._places(state)
+        caught = state.column == state.paddle
+        landed = jnp.where(caught, 3, 4)  # its place in the palette
+        shown = jnp.where(state.row == self.rows - 1, landed, 2)
+        palette = (
+            drawing.BLACK,
+            drawing.WHITE,
+            drawing.YELLOW,
+            drawing.GREEN,
+            drawing.RED,
+        )
+        return drawing.cells(jnp.where(ball, shown, paddle), palette)
 
     def _board(self, state: State) -> jax.Array:
+        ball, paddle = self._places(state)
+        return jnp.float32(ball | paddle)
+
+    def _places(self, state: State) -> tuple[jax.Array, jax.Array]:
+        """The ball's and the paddle's cells, bool [rows, columns] each."""
         rows = jnp.arange(self.rows)[:, None]
         columns = jnp.arange(self.columns)[None, :]
         ball = (rows == state.row) & (columns == state.column)
         paddle = (rows == self.rows - 1) & (columns == state.paddle)
-        return jnp.float32(ball | paddle)
+        return ball, paddle

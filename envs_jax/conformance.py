@@ -1,4 +1,4 @@
-"""Does an environment keep the protocol? One line says which rule it breaks, and where."""
+"""Checks that an environment follows the protocol; one line names the broken rule."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,12 +12,13 @@ from dm_env import specs
 from envs_jax.environment import Environment
 from envs_jax.wrappers import AutoReset, TimeLimit
 
-COPIES = 8  # a fair coin shows one side in all of them in 1 episode of 128
+COPIES = 8  # of a fair coin, all show the same side with probability 1 / 128
+ROUNDING = 1e-6  # of a bound, by which real numbers may exceed it
 METHODS = ("initial_state", "step", "observation_spec", "action_spec")
 
 
 class ProtocolError(ValueError):
-    """In one line: the environment, where, what it gave and what was expected."""
+    """One line: the environment, the place, the value found and what was expected."""
 
 
 def check(
@@ -29,33 +30,33 @@ def check(
 ) -> None:
     """Plays random actions; raises `ProtocolError` for the first broken rule.
 
-    A few copies take the same actions with keys of their own, under `AutoReset` and a time
-    limit of half the steps: every environment is seen to begin again. The first copy's steps
-    are then repeated without `vmap`.
+    Several copies take the same actions with different keys, under `AutoReset` and a time
+    limit of half the steps, so that each is reset at least once. The first copy's steps are
+    then repeated without `vmap`.
 
     Args:
-      environment: one, not a batch of them.
-      steps: how many, at least 2; the more, the more of the environment is seen.
-      seed: of keys and actions.
-      deterministic: True if nothing depends on the keys; else something has to.
+      environment: a single environment, not a batch.
+      steps: number of steps, at least 2; more steps cover more of the environment.
+      seed: of the keys and the actions.
+      deterministic: True if nothing may depend on the keys; if False, something must.
     """
     check_structure(environment)
-    name = _name(environment)
-    actions = _random_actions(environment.action_spec(), steps, seed)
+    name = name_of(environment)
+    actions = random_actions(environment.action_spec(), steps, seed)
     keys = jax.random.split(jax.random.key(seed), (COPIES, steps))
     machine = AutoReset(TimeLimit(environment, steps // 2))
     play = jax.jit(lambda keys, actions: _play(machine, keys, actions))
-    played = _attempt(f"{name} in jit, vmap and scan", play, keys, actions)
+    played = attempt(f"{name} in jit, vmap and scan", play, keys, actions)
     together, alone = jax.device_get(played)
 
     timesteps = together["timestep"]
-    _require_all(name, _timestep_rules(timesteps, environment.observation_spec()))
-    _require_all(name, _purity_rules(together, alone))
+    require_all(name, _timestep_rules(timesteps, environment.observation_spec()))
+    require_all(name, _purity_rules(together, alone))
     alike = all(np.all(leaf == leaf[:1]) for leaf in jax.tree.leaves(timesteps))
     if alike != deterministic:
         given = "equal" if alike else "different"
         raise ProtocolError(
-            f"{name}: {COPIES} keys give {given} timesteps, expected the contrary with "
+            f"{name}: {COPIES} keys give {given} timesteps, expected the opposite with "
             f"deterministic={deterministic}"
         )
 
@@ -63,9 +64,9 @@ def check(
 def check_structure(environment: Environment) -> None:
     """Raises `ProtocolError` if specs, structures, shapes and dtypes do not agree.
 
-    Traces but does not compile: cheap enough for every start of a training.
+    It traces but does not compile, and so is cheap enough to run before every training.
     """
-    name = _name(environment)
+    name = name_of(environment)
     for method in METHODS:
         if not callable(getattr(environment, method, None)):
             raise ProtocolError(f"{name}.{method} is missing")
@@ -90,7 +91,7 @@ def check_structure(environment: Environment) -> None:
 
 
 def _play(machine: AutoReset, keys: jax.Array, actions: Any) -> tuple[dict, dict]:
-    """[copies, steps, ...] of all copies together, and [1, steps, ...] of the first alone."""
+    """Records of all copies [copies, steps, ...] and of the first alone [1, steps, ...]."""
 
     def step(state, inputs):
         after, timestep = machine.step(inputs[0], state, inputs[1])
@@ -98,10 +99,10 @@ def _play(machine: AutoReset, keys: jax.Array, actions: Any) -> tuple[dict, dict
 
     def unroll(keys, actions):
         state, _ = machine.initial_state(keys[0])
-        over = state._replace(last=jnp.bool_(True))  # hence the first step is a reset
+        over = state._replace(last=jnp.bool_(True))  # so that the first step is a reset
         return jax.lax.scan(step, over, (keys, actions))[1]
 
-    # Alone, each step starts from a state of `before`, so that rounding cannot add up.
+    # Alone, each step starts from a state of `before`: rounding does not accumulate.
     before, *together = jax.vmap(unroll)(keys, actions)
     inputs = jax.tree.map(lambda leaf: leaf[0], (keys, before, actions))
     alone = jax.lax.map(lambda inputs: machine.step(*inputs), inputs)
@@ -109,7 +110,7 @@ def _play(machine: AutoReset, keys: jax.Array, actions: Any) -> tuple[dict, dict
 
 
 def _record(state: Any, timestep: dm_env.TimeStep) -> dict:
-    """The environment's own state and the timestep, with typed keys as numbers."""
+    """The environment's own state and the timestep, with typed keys as integers."""
 
     def numbers(leaf):
         is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
@@ -118,7 +119,7 @@ def _record(state: Any, timestep: dm_env.TimeStep) -> dict:
     return jax.tree.map(numbers, {"state": state.inner.inner, "timestep": timestep})
 
 
-# (field, what is expected, whether it holds [copies, steps, ...], values of that shape)
+# (field, expectation, whether it holds [copies, steps, ...], values of that shape)
 Rules = Iterator[tuple[str, str, np.ndarray, np.ndarray]]
 
 
@@ -133,6 +134,10 @@ def _timestep_rules(timesteps: dm_env.TimeStep, observation_spec: Any) -> Rules:
     yield "reward", "0 at FIRST", (reward == 0) | ~first, reward
     yield "discount", "0 to 1", unit, discount
     yield "discount", "1 at FIRST", (discount == 1) | ~first, discount
+    yield from observation_rules(observation, observation_spec)
+
+
+def observation_rules(observation: Any, observation_spec: Any) -> Rules:
     for (path, values), spec in zip(
         jax.tree_util.tree_leaves_with_path(observation),
         jax.tree.leaves(observation_spec),
@@ -140,8 +145,12 @@ def _timestep_rules(timesteps: dm_env.TimeStep, observation_spec: Any) -> Rules:
         field = "observation" + jax.tree_util.keystr(path)
         yield field, "a finite number", np.isfinite(values), values
         if isinstance(spec, specs.BoundedArray):
-            within = (spec.minimum <= values) & (values <= spec.maximum)
-            yield field, "a value within the spec's bounds", within, values
+            low, high = np.float64(spec.minimum), np.float64(spec.maximum)
+            if np.issubdtype(spec.dtype, np.floating):  # a cosine may be 1 + 1e-7
+                low, high = low - ROUNDING * np.abs(low), high + ROUNDING * np.abs(high)
+            within = (low <= values) & (values <= high)
+            bounds = f"{np.min(spec.minimum):g} to {np.max(spec.maximum):g}"
+            yield field, f"a value within the spec's bounds, {bounds}", within, values
 
 
 def _purity_rules(together: dict, alone: dict) -> Rules:
@@ -154,7 +163,7 @@ def _purity_rules(together: dict, alone: dict) -> Rules:
         yield path[0].key + jax.tree_util.keystr(path[1:]), rule, same, values
 
 
-def _require_all(name: str, rules: Rules) -> None:
+def require_all(name: str, rules: Rules) -> None:
     for field, rule, kept, values in rules:
         if not kept.all():
             index = tuple(np.argwhere(~kept)[0].tolist())
@@ -173,7 +182,7 @@ def _require_specs(where: str, tree: Any, kind: type) -> None:
 
 
 def _require_equal(where: str, got: Any, expected: Any) -> None:
-    """That two trees of arrays or specs have the same structure, shapes and dtypes."""
+    """Raises unless two trees of arrays or specs agree in structure, shapes and dtypes."""
     ours, theirs = _leaves(got), _leaves(expected)
     paths = [(p, ours.get(p, "absent"), theirs.get(p, "absent")) for p in theirs | ours]
     whole = ("", jax.tree.structure(got), jax.tree.structure(expected))
@@ -191,7 +200,7 @@ def _leaves(tree: Any) -> dict[str, str]:
 
 
 def _trace(where: str, function: Callable, *inputs: Any) -> tuple[Any, dm_env.TimeStep]:
-    result = _attempt(where, jax.eval_shape, function, *inputs)
+    result = attempt(where, jax.eval_shape, function, *inputs)
     match result:
         case (_, dm_env.TimeStep()):
             return result
@@ -199,7 +208,7 @@ def _trace(where: str, function: Callable, *inputs: Any) -> tuple[Any, dm_env.Ti
     raise ProtocolError(f"{where} returns {kind}, expected (state, dm_env.TimeStep)")
 
 
-def _attempt(where: str, function: Callable, *inputs: Any) -> Any:
+def attempt(where: str, function: Callable, *inputs: Any) -> Any:
     try:
         return function(*inputs)
     except Exception as error:
@@ -207,10 +216,11 @@ def _attempt(where: str, function: Callable, *inputs: Any) -> Any:
         raise ProtocolError(f"{where}: {type(error).__name__}: {reason}") from error
 
 
-def _random_actions(action_spec: Any, steps: int, seed: int) -> Any:
-    """[COPIES, steps, ...] alike in all copies, uniform within the bounds.
+def random_actions(action_spec: Any, steps: int, seed: int) -> Any:
+    """[COPIES, steps, ...], equal in all copies, uniform within the bounds.
 
-    A real number's bound that is infinite, or beyond 1,000, is 1 from the number nearest to 0.
+    A float's bound that is infinite or beyond 1,000 is replaced by one at distance 1 from
+    the valid value nearest to 0.
     """
     random = np.random.default_rng(seed)
 
@@ -228,8 +238,8 @@ def _random_actions(action_spec: Any, steps: int, seed: int) -> Any:
     return jax.tree.map(sample, action_spec)
 
 
-def _name(environment: Environment) -> str:
+def name_of(environment: Environment) -> str:
     """For example "AutoReset(TimeLimit(CartPole))"."""
     name = type(environment).__name__
     inner = getattr(environment, "environment", None)
-    return name if inner is None else f"{name}({_name(inner)})"
+    return name if inner is None else f"{name}({name_of(inner)})"

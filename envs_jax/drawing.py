@@ -1,10 +1,10 @@
-"""Small pictures of states, uint8 [H, W, 3]: enlarged cells, thick lines, discs."""
+"""Small pictures of states, uint8 [H, W, 3]: grids of cells, lines, discs."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-SIDE = 64  # pixels of a picture's longer side, or a few more
+SIDE = 64  # pixels along the longer side of a picture; a grid may have a few more
 
 Colour = tuple[int, int, int]  # red, green and blue, 0 to 255
 Point = tuple[jax.Array | float, jax.Array | float]  # (x, y), from 0 to 1; y is up
@@ -14,11 +14,11 @@ RED, GREEN, BLUE, YELLOW = (213, 62, 79), (51, 160, 44), (31, 120, 180), (253, 1
 
 
 def cells(board: jax.Array, palette: tuple[Colour, ...]) -> jax.Array:
-    """The board's cells as equal squares, each in its colour of the palette.
+    """Draws the cells of a board as equal squares, coloured from the palette.
 
     Args:
-      board: int or bool [rows, columns], places in the palette.
-      palette: the colours, (red, green, blue) from 0 to 255.
+      board: int or bool [rows, columns], indices into the palette.
+      palette: colours, (red, green, blue) from 0 to 255.
     """
     scale = -(-SIDE // max(board.shape))
     colours = jnp.asarray(np.uint8(palette))[board.astype(jnp.int32)]
@@ -33,7 +33,7 @@ def canvas(colour: Colour = WHITE) -> jax.Array:
 def disc(
     picture: jax.Array, centre: Point, radius: jax.Array | float, colour: Colour = BLACK
 ) -> jax.Array:
-    """The picture with a filled circle on top; lengths are shares of its side."""
+    """Draws a filled circle on the picture; lengths are fractions of its side."""
     return _paint(picture, _squared_distance(picture, *centre) <= radius**2, colour)
 
 
@@ -44,10 +44,10 @@ def line(
     width: float = 0.04,
     colour: Colour = BLACK,
 ) -> jax.Array:
-    """The picture with a round-ended line on top; lengths are shares of its side."""
+    """Draws a line with round ends on the picture; lengths are fractions of its side."""
     (x, y), (dx, dy) = start, (end[0] - start[0], end[1] - start[1])
     xs, ys = _pixels(picture)
-    # How far along the line its point nearest to a pixel is; a line may be a point.
+    # Position on the line that is nearest to each pixel; the line may be a point.
     along = ((xs - x) * dx + (ys - y) * dy) / jnp.maximum(dx**2 + dy**2, 1e-9)
     along = jnp.clip(along, 0, 1)
     squared_distance = _squared_distance(picture, x + along * dx, y + along * dy)
@@ -55,7 +55,7 @@ def line(
 
 
 def _pixels(picture: jax.Array) -> np.ndarray:
-    """The x and the y of the pixels' centres, float32 [2, H, W]."""
+    """The x and y coordinates of the pixels' centres, float32 [2, H, W]."""
     height, width, _ = picture.shape
     ys, xs = np.mgrid[height - 0.5 : -0.5 : -1, 0.5:width]
     return np.float32([xs / width, ys / height])

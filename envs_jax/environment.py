@@ -1,15 +1,15 @@
 """The environment protocol: dm_env's contract as pure functions (arXiv:2006.12983, dm_env).
 
-An environment describes one episode, of one environment, without a batch axis:
+An implementation describes one episode of one environment, without a batch axis:
 
 | step_type | reward            | discount                          | observation |
 |-----------|-------------------|-----------------------------------|-------------|
 | FIRST     | 0                 | 1                                 | the first   |
 | MID       | of the transition | of the transition                 | the next    |
-| LAST      | of the transition | 0 if it terminated, 1 if cut off  | the last    |
+| LAST      | of the transition | 0 if terminated, 1 if truncated   | the last    |
 
-What follows LAST is not the environment's business: `wrappers.AutoReset` ignores the next action
-and returns FIRST of a new episode. The runners apply it; users need not.
+The environment does not define what follows LAST: `wrappers.AutoReset` ignores the next
+action and returns FIRST of a new episode. Anakin and Sebulba apply it themselves.
 """
 
 from typing import Any, Protocol
@@ -23,23 +23,24 @@ Key = jax.Array
 
 
 class Environment(Protocol):
-    """Frozen dataclasses implement it; `conformance.check` says which rule one breaks."""
+    """Implemented by frozen dataclasses; `conformance.check` checks one."""
 
     def initial_state(self, key: Key) -> tuple[State, dm_env.TimeStep]:
-        """A new episode: its state and its FIRST timestep, drawn with `key`."""
+        """Starts an episode with randomness from `key`: its state and FIRST timestep."""
 
     def step(
         self, key: Key, state: State, action: jax.Array
     ) -> tuple[State, dm_env.TimeStep]:
-        """The state and timestep after `action`; shapes and dtypes as `initial_state`'s."""
+        """The state and timestep after `action`, of the same shapes and dtypes."""
 
     def observation_spec(self) -> Any:
-        """A pytree of dm_env specs, as the observation."""
+        """A pytree of dm_env specs with the observation's structure."""
 
     def action_spec(self) -> Any:
-        """A dm_env spec: `DiscreteArray` for one choice, else a `BoundedArray`.
+        """A dm_env spec: a `DiscreteArray` if the action is one choice.
 
-        Of integers from 0 for several choices, of float32 for continuous actions.
+        A `BoundedArray` otherwise: of integers from 0 for several choices, of float32 for
+        continuous actions.
         """
 
 
@@ -56,8 +57,10 @@ def transition(
     return timestep(step_type, reward, jnp.where(terminated, 0.0, 1.0), observation)
 
 
-def timestep(step_type, reward, discount, observation) -> dm_env.TimeStep:
-    """A TimeStep whose dtypes never vary: int32, float32, float32 and the observation's own."""
+def timestep(
+    step_type: Any, reward: Any, discount: Any, observation: Any
+) -> dm_env.TimeStep:
+    """A TimeStep with fixed dtypes: int32, float32, float32, the observation's own."""
     return dm_env.TimeStep(
         step_type=jnp.asarray(step_type, jnp.int32),
         reward=jnp.asarray(reward, jnp.float32),

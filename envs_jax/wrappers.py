@@ -1,4 +1,4 @@
-"""Environments made of environments: time limits, automatic resets, batches."""
+"""Wrappers around environments: time limits, automatic resets, batches."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from envs_jax.environment import Environment, Key
 
 @dataclasses.dataclass(frozen=True)
 class Wrapper:
-    """An environment around another: what a wrapper does not change is the inner one's."""
+    """An environment around another; methods that it does not override are forwarded."""
 
     environment: Environment
 
@@ -38,7 +38,7 @@ class TimeLimitState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class TimeLimit(Wrapper):
-    """Cuts an episode off after `max_steps` steps: LAST, its discount left at 1 (a truncation)."""
+    """Truncates an episode after `max_steps` steps: LAST, with the discount unchanged."""
 
     max_steps: int = 1_000
 
@@ -66,7 +66,7 @@ class TimeLimit(Wrapper):
 
 class AutoResetState(NamedTuple):
     inner: Any
-    last: jax.Array  # bool [], the episode is over
+    last: jax.Array  # bool [], the episode has ended
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +78,7 @@ class AutoReset(Wrapper):
         return AutoResetState(inner, jnp.bool_(False)), timestep
 
     def step(self, key: Key, state: AutoResetState, action: jax.Array):
-        # One key serves both: exactly one of the two is taken.
+        # One key for both: only one of the two branches takes effect.
         inner, timestep = jax.lax.cond(
             state.last,
             lambda: self.environment.initial_state(key),
@@ -89,7 +89,7 @@ class AutoReset(Wrapper):
 
 @dataclasses.dataclass(frozen=True)
 class Batched(Wrapper):
-    """B copies at once: every argument and result has a leading axis [B, ...], the keys too."""
+    """B copies at once: all arguments (keys too) and results have a leading axis [B, ...]."""
 
     def initial_state(self, key: Key) -> tuple[Any, dm_env.TimeStep]:
         return jax.vmap(self.environment.initial_state)(key)
@@ -102,13 +102,14 @@ class Batched(Wrapper):
 
 @dataclasses.dataclass(frozen=True)
 class PooledReset(Wrapper):
-    """B copies [B, ...] that share `pool_size` new episodes a step, for expensive resets.
+    """B copies [B, ...] that share `pool_size` new episodes per step, for expensive resets.
 
-    `Batched(AutoReset(...))` makes a new episode for each copy in each step, used or not:
-    under `vmap` both branches are computed. Here each copy that begins one takes one of
-    the step's few, each as likely. Every start is as likely as before and no pool is used
-    twice; but copies that begin in the same step may begin alike, and since a batch draws
-    its pool with its first copy's key, other numbers of cores give other episodes.
+    `Batched(AutoReset(...))` computes a new episode for every copy in every step, whether
+    it is used or not, because `vmap` computes both branches of a condition. Here, copies
+    that need a new episode draw one at random from a small pool, which is new in every
+    step. Each initial state keeps its probability, but copies that begin in the same step
+    may get the same one. The pool depends on the key of a batch's first copy, so that
+    episodes depend on the number of cores.
     """
 
     pool_size: int = 16
@@ -124,7 +125,7 @@ class PooledReset(Wrapper):
     def step(self, key: Key, state: AutoResetState, action: jax.Array):
         pool = jax.random.split(jax.random.fold_in(key[0], 1), self.pool_size)
         pool = jax.vmap(self.environment.initial_state)(pool)
-        # As in AutoReset, one key serves both: exactly one of the two is taken.
+        # As in AutoReset, one key for both: only one of the two takes effect.
         place = jax.vmap(lambda key: jax.random.randint(key, (), 0, self.pool_size))(
             key
         )
@@ -139,7 +140,7 @@ class PooledReset(Wrapper):
 
 
 def batched(environment: Environment, reset_pool: int | None = None) -> Wrapper:
-    """B copies with automatic resets: full ones, or from a pool of that size."""
+    """B copies with automatic resets, from a pool of `reset_pool` episodes if given."""
     if reset_pool is None:
         return Batched(auto_reset(environment))
     bare = (
@@ -149,5 +150,12 @@ def batched(environment: Environment, reset_pool: int | None = None) -> Wrapper:
 
 
 def auto_reset(environment: Environment) -> AutoReset:
-    """`AutoReset(environment)`, or the environment itself if it is one."""
+    """`AutoReset(environment)`, or the environment itself if it already is one."""
     return environment if isinstance(environment, AutoReset) else AutoReset(environment)
+
+
+def unwrapped(environment: Environment) -> Environment:
+    """The environment inside all wrappers, which draws the pictures (`render`)."""
+    while isinstance(environment, Wrapper):
+        environment = environment.environment
+    return environment

@@ -1,14 +1,25 @@
-"""Agents for both architectures: `podracer.load(RUN)` is a trained one."""
+"""Agents for both architectures: `load(RUN)` is a trained one, `record` keeps a run."""
 
+import importlib
 from typing import Any
 
-__all__ = ["load"]
+__all__ = ["hosts", "load", "normalizer", "plot", "ranges", "record"]
+
+# What users import from here, loaded where it is asked for: JAX is slow to import.
+_ROOMS = {
+    "hosts": "parallel",
+    "load": "trained",
+    "normalizer": "transformations",
+    "plot": "runs",
+    "record": "runs.script",
+    "ranges": "transformations",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """`load`, which brings JAX along: only where it is asked for."""
-    if name == "load":
-        from podracer.trained import load
-
-        return load
-    raise AttributeError(f"module 'podracer' has no attribute {name!r}")
+    if name not in _ROOMS:
+        raise AttributeError(f"module 'podracer' has no attribute {name!r}")
+    room = f"podracer.{_ROOMS[name]}"
+    if name in ("load", "record"):
+        return getattr(importlib.import_module(room), name)
+    return importlib.import_module(f"{room}.{name}")

@@ -1,4 +1,4 @@
-"""The command that looks at runs: `podracer runs`, `podracer plot runs/*`."""
+"""The command for runs that exist: `podracer runs`, `podracer plot runs/*`."""
 
 import dataclasses
 import sys
@@ -8,29 +8,30 @@ from typing import Any, Literal
 
 import tyro
 
-from podracer import command, launch, runs
+from podracer import command, launch
 from podracer.errors import UserError, nearest
 from podracer.metrics import VOCABULARY, human
+from podracer.runs import listing
 
 FORMATS = (".png", ".svg")
 
 
 @dataclasses.dataclass(frozen=True)
 class Plot:
-    """Draws the learning curves of runs: the mean of each group of them, and where it
-    lies with 95 % confidence, a bootstrap over its runs (two or more)."""
+    """Draws the learning curves of runs: the mean of each group, with its 95 % confidence
+    interval (a bootstrap over the runs) where a group has two or more."""
 
     folders: tyro.conf.Positional[tuple[Path, ...]] = ()
     """runs, or folders of runs"""
     by: tuple[str, ...] = ("agent", "env")
-    """what tells the groups apart: fields of the configuration, as agent, batch_size,
-    agent.learning_rate"""
+    """fields of the configuration that make the groups: agent, batch_size,
+    agent.learning_rate, ..."""
     x: Literal["steps", "seconds"] = "steps"
-    """environment steps, or seconds of training without compilation"""
+    """horizontal axis: environment steps, or seconds of training without compilation"""
     y: str = "episode_return"
-    """which metric; docs/metrics.md lists them"""
+    """vertical axis: a metric; docs/metrics.md lists them"""
     out: Path = Path("curves.png")
-    """a .png or .svg file, which is replaced"""
+    """the picture, a .png or .svg file; an existing one is replaced"""
 
     def __post_init__(self):
         if self.out.suffix not in FORMATS:
@@ -43,7 +44,7 @@ class Plot:
 
 @dataclasses.dataclass(frozen=True)
 class Runs:
-    """Lists runs: how each stands, its newest metrics, and how long ago it began."""
+    """Lists runs: the state of each, its newest metrics, and how long ago it began."""
 
     folder: tyro.conf.Positional[Path] = Path("runs")
     """a folder of runs, or a run"""
@@ -51,36 +52,38 @@ class Runs:
 
 @dataclasses.dataclass(frozen=True)
 class Export:
-    """Writes the parameters that a run's agent acts with, as safetensors."""
+    """Writes the parameters with which a run's agent acts, as safetensors."""
 
     run: tyro.conf.Positional[Path | None] = None
     """folder of the run"""
     out: tyro.conf.Positional[Path] = Path("policy.safetensors")
-    """the file, which is replaced"""
+    """the file; an existing one is replaced"""
     checkpoint: int | None = None
-    """updates of the checkpoint, by default the newest"""
+    """number of updates of the checkpoint; default: the newest"""
+    trust: bool = False
+    """import the code that a run folder names: agent and network"""
 
 
 def export(argv: Sequence[str]) -> None:
-    """Exports a run's agent."""
-    from podracer import trained  # brings JAX along
+    """Write the parameters of a run's agent as safetensors."""
+    from podracer.trained import loading  # imports JAX
 
     config = command.parse(Export(), argv, "podracer export")
     if config.run is None:
         raise UserError("which run? podracer export RUN FILE.safetensors")
-    numbers = trained.export(config.run, config.out, config.checkpoint)
-    print(f"{config.out}: {human(numbers)} numbers")
+    count = loading.export(config.run, config.out, config.checkpoint, config.trust)
+    print(f"{config.out}: {human(count)} parameters")
 
 
 def plot(argv: Sequence[str]) -> None:
-    """Compares runs in one picture."""
+    """Draw the learning curves of runs in one picture."""
     config = command.parse(Plot(), argv, "podracer plot")
     if not config.folders:
         raise UserError("which runs? podracer plot RUN [RUN ...], or a folder of them")
     groups: dict[str, list[Any]] = {}
-    for run in runs.find(config.folders):
+    for run in listing.find(config.folders):
         name = _group(run, config.by)
-        points = runs.points(run, config.x, config.y)
+        points = listing.points(run, config.x, config.y)
         if len(points):
             groups.setdefault(name, []).append((points, run))
         else:
@@ -88,9 +91,9 @@ def plot(argv: Sequence[str]) -> None:
     if not groups:
         raise UserError(f"no run has any {config.y}: nothing to draw")
     for name, found in groups.items():
-        _tell(name, found, config.x)
+        _describe(name, found, config.x)
 
-    from podracer import plot  # matplotlib is slow to import
+    from podracer.runs import plot  # matplotlib is slow to import
 
     curves = {name: [x for x, _ in found] for name, found in groups.items()}
     picture = plot.compare(curves, config.x, config.y)
@@ -98,15 +101,15 @@ def plot(argv: Sequence[str]) -> None:
     print(f"drawn in {config.out}")
 
 
-def _group(run: runs.Run, by: Sequence[str]) -> str:
-    values = [str(runs.field(run, name)) for name in by]
-    if set(by) <= {"agent", "env"}:  # names, which say what they are
+def _group(run: listing.Run, by: Sequence[str]) -> str:
+    values = [str(listing.field(run, name)) for name in by]
+    if set(by) <= {"agent", "env"}:  # these need no field names
         return " on ".join(values)
     return ", ".join(f"{name} {value}" for name, value in zip(by, values))
 
 
-def _tell(name: str, found: list[tuple[Any, runs.Run]], x: str) -> None:
-    """One line on a group: how many runs, and what to know before trusting its curve."""
+def _describe(name: str, found: list[tuple[Any, listing.Run]], x: str) -> None:
+    """Prints how many runs a group has, and reasons to doubt its curve."""
     ends = [points[-1, 0] for points, _ in found]
     seeds = {run.config.get("train", {}).get("seed") for _, run in found}
     line = f"{name}: {len(found)} run{'s' * (len(found) > 1)}"
@@ -119,13 +122,20 @@ def _tell(name: str, found: list[tuple[Any, runs.Run]], x: str) -> None:
 
 
 def list_runs(argv: Sequence[str]) -> None:
-    """A table on a terminal, else plain lines."""
+    """List runs: state, steps, mean return and age."""
     config = command.parse(Runs(), argv, "podracer runs")
-    lines = runs.table(runs.find([config.folder]))
+    expected = config == Runs() and not config.folder.exists()
+    runs = [] if expected else listing.find_all(config.folder)
+    if not runs:
+        print(
+            f"{config.folder}: no runs here yet; anakin train and sebulba train make them"
+        )
+        return
+    lines = listing.table(runs)
     if sys.stdout.isatty():
         _rich(lines)
     else:
-        rows = [runs.COLUMNS, *lines]
+        rows = [listing.COLUMNS, *lines]
         widths = [max(map(len, column)) for column in zip(*rows)]
         for row in rows:
             cells = (cell.ljust(width) for cell, width in zip(row, widths))
@@ -138,14 +148,19 @@ def _rich(lines: list[tuple[str, ...]]) -> None:
     import rich.table
 
     table = rich.table.Table(box=None, header_style="bold")
-    for name in runs.COLUMNS:
+    for name in listing.COLUMNS:
         table.add_column(name, overflow="fold")
     for line in lines:
         table.add_row(*map(rich.markup.escape, line))
     rich.console.Console().print(table)
 
 
-COMMANDS = {"plot": plot, "runs": list_runs, "export": export, "launch": launch.start}
+def start(argv: Sequence[str]) -> None:
+    """Run a command on many hosts: local processes, SLURM, Cloud TPU, XPK."""
+    launch.start(argv)
+
+
+COMMANDS = {"runs": list_runs, "plot": plot, "export": export, "launch": start}
 
 
 def main() -> None:

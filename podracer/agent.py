@@ -1,8 +1,7 @@
 """The contract: an agent is a handful of pure functions (Podracer, arXiv:2104.06272)."""
 
-import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import dm_env
 import jax
@@ -10,16 +9,14 @@ import jax.numpy as jnp
 
 PyTree = Any
 Key = jax.Array  # typed, jax.random.key; used once
-Metrics = dict[
-    str, jax.Array
-]  # scalars of one core's share; the runner averages them over cores
+Metrics = dict[str, jax.Array]  # scalars of one core; the runner averages over cores
 
 
 class ActorOutput(NamedTuple):
-    """What an actor decided, for a batch of B environments."""
+    """An actor's decision, for a batch of B environments."""
 
     action: PyTree  # [B, ...] as the environment's action_spec
-    extras: PyTree  # [B, ...] what the learner must know of that decision: behaviour logits, ...
+    extras: PyTree  # [B, ...] what the learner must know of it: behaviour logits, ...
 
 
 class Trajectory(NamedTuple):
@@ -34,24 +31,29 @@ class Trajectory(NamedTuple):
 
 
 def with_last(rows: PyTree, last: PyTree) -> PyTree:
-    """`last` [B, ...] put under `rows` [T, B, ...]."""
+    """`rows` [T, B, ...] followed by `last` [B, ...]."""
     return jax.tree.map(lambda xs, x: jnp.concatenate([xs, x[None]]), rows, last)
 
 
 class LearnerState(NamedTuple):
-    """The two halves that a runner must tell apart, and all that it knows of a learner."""
+    """Two halves, which are all that a runner knows of a learner's state.
 
-    shared: PyTree  # bit-equal on every core: parameters, optimiser, normaliser, ...
-    local: (
-        PyTree  # belongs to one core and differs: replay, finished episodes, ... or ()
+    Each core learns from its own trajectory, so `learner_step` must average over the cores
+    whatever enters `shared`, gradients above all: `gradients = average(gradients)`, with the
+    `average` given to make_agent (`podracer.parallel.AVERAGE`). Nobody else does.
+    """
+
+    shared: (
+        PyTree  # equal on every core, bit for bit: params, opt_state, normalizer, ...
     )
+    local: PyTree  # of one core: replay, finished episodes, ...; or ()
 
 
 class Agent(NamedTuple):
-    """An agent, told nothing of environments, threads or devices.
+    """An agent knows nothing of environments, threads or devices.
 
-    Any function may be called inside `jit`; none keeps state. `keys` are one per environment, so
-    that what an environment sees does not depend on how the batch is laid over cores.
+    Any function may be called inside `jit`; none keeps state. `keys` are one per environment,
+    so that what happens in an environment does not depend on which core it is on.
     """
 
     # (key) -> LearnerState
@@ -60,7 +62,7 @@ class Agent(NamedTuple):
     learner_step: Callable[
         [Key, LearnerState, Trajectory], tuple[LearnerState, Metrics]
     ]
-    # (learner_state) -> what actors need of it
+    # (learner_state) -> actor_params, what actors need of it
     actor_params: Callable[[LearnerState], PyTree]
     # (batch_size) -> actor_state [B, ...]
     initial_actor_state: Callable[[int], PyTree]
@@ -69,33 +71,8 @@ class Agent(NamedTuple):
     # the same without exploration: argmax, mean action, no search noise
     greedy_actor_step: Callable[..., tuple[PyTree, ActorOutput]]
     # On-policy agents only, else None: one update that makes its own trajectory and
-    # differentiates through the acting, so that the forward pass is not done twice.
+    # differentiates through the acting, so that there is one forward pass instead of two.
     # (key, learner_state, interact) -> (learner_state, metrics, rest), where
     # interact(act) -> (trajectory, predictions [T + 1, B, ...], rest) unrolls
     # act(keys, actor_state, timestep) -> (actor_state, ActorOutput, predictions).
     online_step: Callable[..., tuple[LearnerState, Metrics, PyTree]] | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Interface:
-    """What lies between an agent and any environment, see normalizer.py and ranges.py."""
-
-    normalize_observations: bool = False
-    """to mean 0 and deviation 1 of all that was seen so far"""
-    normalize_rewards: bool = False
-    """to deviation 1 of the discounted returns so far"""
-    scale_observations: bool = False
-    """to [-1, 1], from the bounds of the environment's observation_spec"""
-    actions: Literal["scale", "clip"] = "scale"
-    """numbers outside the environment's bounds are clipped for it, not for the learner;
-    scale maps [-1, 1] to the bounds"""
-
-
-class Preset(NamedTuple):
-    """A published setting: an agent's numbers and what belongs to them."""
-
-    config: Any  # the agent's own Config
-    unroll_length: int  # T, environment steps
-    batch_size: int  # B, environments, over all cores
-    network: Any = None  # networks.Config; None: its defaults
-    interface: Interface = Interface()

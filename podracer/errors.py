@@ -1,8 +1,9 @@
-"""Bad input, told in one line."""
+"""Bad input, reported in one line."""
 
 import difflib
 import math
 from collections.abc import Iterable
+from typing import Any
 
 
 class UserError(ValueError):
@@ -10,7 +11,7 @@ class UserError(ValueError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of an error's line: the closest of the known names, and all if few."""
+    """The end of an error message: the closest known name, and all of them if few."""
     known = sorted(known)
     close = difflib.get_close_matches(name, known, n=1)
     guess = f" did you mean {close[0]!r}?" if close else ""
@@ -19,13 +20,20 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def check_at_least_one(**numbers: int) -> None:
-    """Raises UserError for the first number that is not positive."""
+    """Raises UserError for the first number below 1."""
     for name, number in numbers.items():
         if number < 1:
             raise UserError(f"{name} is {number}; it must be at least 1")
 
 
 def check_range(name: str, number: float, low: float, high: float = math.inf) -> None:
-    """Raises UserError where it is not low <= number <= high, as NaN never is."""
+    """Raises UserError unless low <= number <= high (NaN never is)."""
     if not low <= number <= high:
         raise UserError(f"{name} is {number}; it must be from {low:g} to {high:g}")
+
+
+def check_ranges(config: Any, low: float, high: float, *names: str) -> None:
+    """`check_range` for these fields of a configuration; None always passes."""
+    for name in names:
+        if getattr(config, name) is not None:
+            check_range(name, getattr(config, name), low, high)

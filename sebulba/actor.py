@@ -1,7 +1,10 @@
-"""An actor: a thread that steps host environments, and a core that answers them."""
+"""An actor: a thread that steps host environments, and a core that decides for them."""
 
+import contextlib
+import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,28 +13,30 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from podracer import episodes, parallel
+from podracer import parallel
 from podracer.agent import Agent, Key, Trajectory, with_last
+from podracer.metrics import episodes
 from sebulba.transport import Closed, Handed, ParameterServer, TrajectoryQueue
 
 LAYOUT = Trajectory(parallel.SEQUENCE, parallel.SEQUENCE, parallel.BATCH)
+STOP_SECONDS = 5.0  # for all threads to end
 
 
 class Unroll(NamedTuple):
-    """A trajectory in the making, on the actor's core: written in place, row by row."""
+    """An unfinished trajectory on the actor's core, written in place row by row."""
 
-    timesteps: dm_env.TimeStep  # [T, B, ...] the rows before `row` are good
+    timesteps: dm_env.TimeStep  # [T, B, ...] rows before `row` are filled
     outputs: Any  # [T, B, ...] likewise
-    row: jax.Array  # int32 []; [B] where environments come in their own time
+    row: jax.Array  # int32 []; [B] where environments do not step together
     first_actor_state: Any  # [B, ...] before row 0
     actor_state: Any  # [B, ...] before `row`
     episodes: episodes.Episodes  # [B, ...]
-    key: Key  # never changes; every random number is drawn from it and `steps`
+    key: Key  # never changes; all random numbers derive from it and `steps`
     steps: jax.Array  # uint32 [], since the actor's start
 
 
 class Snapshot(NamedTuple):
-    """All that an actor goes on from, between two trajectories."""
+    """All that an actor resumes from, taken between two trajectories."""
 
     actor_state: Any  # [B, ...]
     episodes: episodes.Episodes  # [B, ...]
@@ -42,20 +47,20 @@ class Snapshot(NamedTuple):
 
 
 class Programs(NamedTuple):
-    """What runs on the actors' cores: one compilation a core, for all its threads."""
+    """What runs on an actor core: compiled once per core, for all its threads."""
 
     # (params, key, timestep [B, ...]) -> Unroll
     start: Callable[..., Unroll]
-    # (params, unroll, timestep) -> (unroll, action): one decision, made and stored
+    # (params, unroll, timestep) -> (unroll, action): decides, and stores the decision
     step: Callable[..., tuple[Unroll, jax.Array]]
     # (unroll, timestep) -> (unroll, Trajectory parts, Sums of finished episodes)
     finish: Callable[..., tuple[Unroll, list[Trajectory], episodes.Sums]]
 
 
 def decide(agent: Agent, params, key: Key, steps, actor_state, timestep, first=0):
-    """The agent's answer to timesteps [B, ...], a key for each of them.
+    """The agent's decision for timesteps [B, ...], with a key for each environment.
 
-    `first` is the number of the first one among those of all hosts.
+    `first` is the first environment's number, counted over all hosts.
     """
     key = jax.random.fold_in(key, steps)
     numbers = first + jnp.arange(timestep.reward.size)
@@ -66,9 +71,9 @@ def decide(agent: Agent, params, key: Key, steps, actor_state, timestep, first=0
 def make_programs(
     agent: Agent, unroll_length: int, parts: int, first: int = 0
 ) -> Programs:
-    """The programs; a finished trajectory is split along its batch into `parts`.
+    """The programs; `finish` splits a trajectory along its batch into `parts`.
 
-    `first` environments are before them, those of other hosts.
+    `first` is the number of environments on the hosts before this one.
     """
 
     def start(params, key, timestep):
@@ -131,9 +136,9 @@ def make_programs(
 
 
 class Actor(threading.Thread):
-    """Acts with the newest parameters in one batch of host environments, until closed.
+    """Acts with the newest parameters in one batch of environments until the queue closes.
 
-    An error closes the queue with itself, so that the learner raises it.
+    An exception closes the queue, and the learner raises it.
     """
 
     def __init__(
@@ -147,23 +152,23 @@ class Actor(threading.Thread):
         server: ParameterServer,
         queue: TrajectoryQueue,
     ):
-        super().__init__(name=name, daemon=True)  # a hanging simulator holds no exit up
+        super().__init__(name=name, daemon=True)  # a hanging simulator blocks no exit
         self._environment, self._device = environment, device
         self._programs, self._unroll_length, self._key = programs, unroll_length, key
         self._server, self._queue = server, queue
-        self._stands: tuple[Unroll, dm_env.TimeStep] | None = None  # once it has begun
+        self._now: tuple[Unroll, dm_env.TimeStep] | None = None  # set by `begin`
         self.steps_per_trajectory = environment.batch_size * unroll_length
 
     def begin(self) -> None:
-        """New episodes, an empty unroll, random numbers of these parameters' version."""
+        """Starts new episodes and an empty unroll; its randomness depends on the version."""
         timestep = self._environment.reset()
         params, version = self._server.latest(self._device)
         key = jax.device_put(jax.random.fold_in(self._key, version), self._device)
-        self._stands = self._programs.start(params, key, timestep), timestep
+        self._now = self._programs.start(params, key, timestep), timestep
 
     def snapshot(self) -> Snapshot:
-        """A copy of what it goes on from. It must stand still between trajectories."""
-        unroll, timestep = self._stands
+        """A copy of the actor's state; call it between two trajectories only."""
+        unroll, timestep = self._now
         snapshot = Snapshot(
             unroll.actor_state,
             unroll.episodes,
@@ -175,49 +180,52 @@ class Actor(threading.Thread):
         return jax.device_put(snapshot, self._device, may_alias=False)
 
     def part(self) -> Trajectory:
-        """The shapes of a learner core's part of its trajectories. It must have begun."""
-        return jax.eval_shape(self._programs.finish, *self._stands)[1][0]
+        """Shapes of a learner core's part of a trajectory; call it after `begin`."""
+        return jax.eval_shape(self._programs.finish, *self._now)[1][0]
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Goes on from a snapshot. It must have begun, no more."""
+        """Resumes from a snapshot; call it right after `begin`."""
         snapshot = jax.device_put(snapshot, self._device, may_alias=False)
         self._environment.restore(snapshot.environment)
-        unroll = self._stands[0]._replace(
+        unroll = self._now[0]._replace(
             first_actor_state=jax.tree.map(jnp.copy, snapshot.actor_state),
             actor_state=snapshot.actor_state,
             episodes=snapshot.episodes,
             key=snapshot.key,
             steps=snapshot.steps,
         )
-        self._stands = unroll, snapshot.timestep
+        self._now = unroll, snapshot.timestep
 
     def run(self) -> None:
         try:
             self._act()
         except Closed:
             pass
-        except BaseException as error:  # noqa: BLE001 the learner raises it
+        except Exception as error:  # noqa: BLE001 the learner raises it
             self._queue.close(error)
+        except BaseException as error:  # noqa: BLE001 Ctrl-C reaches the main thread alone
+            failed = RuntimeError(f"an environment raised {type(error).__name__}")
+            self._queue.close(failed.with_traceback(error.__traceback__))
         finally:
             self._environment.close()
 
     def _act(self) -> None:
-        if self._stands is None:
+        if self._now is None:
             self.begin()
         while True:
             number = self._queue.begin()
-            unroll, timestep, versions = self._fill(*self._stands)
-            # The last row is the next trajectory's first, and crosses once for both.
-            # (Elsewhere a program takes it from the host itself: that is faster.)
+            unroll, timestep, versions = self._fill(*self._now)
+            # The last row is also the next trajectory's first: it is transferred once.
+            # (Elsewhere programs take host arrays as arguments, which is faster.)
             timestep = jax.device_put(timestep, self._device)
             unroll, parts, sums = self._programs.finish(unroll, timestep)
-            self._stands = unroll, timestep
+            self._now = unroll, timestep
             games = self._environment.finished_games()
             lost = self._environment.lost_episodes()
             self._queue.put(number, Handed(parts, sums, games, lost, versions))
 
     def _fill(self, unroll: Unroll, timestep: dm_env.TimeStep):
-        """All rows: the unroll, the timestep after them, and the versions acted with."""
+        """Fills all rows: (unroll, the timestep after them, parameter version of each)."""
         versions = []
         for _ in range(self._unroll_length):
             params, version = self._server.latest(self._device)
@@ -225,3 +233,24 @@ class Actor(threading.Thread):
             timestep = self._environment.step(np.asarray(action))
             versions.append(version)
         return unroll, timestep, np.array(versions)
+
+
+@contextlib.contextmanager
+def running(actors: list[Actor], queue: TrajectoryQueue) -> Iterator[None]:
+    """Actor threads that run while the block does, whatever ends it."""
+    for thread in actors:
+        thread.start()
+    try:
+        yield
+    finally:
+        queue.close()
+        deadline = time.monotonic() + STOP_SECONDS
+        for thread in actors:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        hanging = ", ".join(thread.name for thread in actors if thread.is_alive())
+        if hanging:
+            print(
+                f"still in a step of their environments: {hanging}; they end with the "
+                "process",
+                file=sys.stderr,
+            )

@@ -6,11 +6,11 @@ import jax
 
 from podracer.errors import UserError, check_at_least_one
 
-LEARNERS_AN_ACTOR = 3  # what the paper finds for model-free agents
+LEARNERS_PER_ACTOR = 3  # the paper's finding for model-free agents
 
 
 class Cores(NamedTuple):
-    """The cores of this host by what they do; a single core does both."""
+    """The cores of this host by their task; a single core has both."""
 
     actors: list[jax.Device]
     learners: list[jax.Device]
@@ -25,15 +25,15 @@ class Cores(NamedTuple):
 def split(
     devices: list[jax.Device], actors: int | None = None, learners: int | None = None
 ) -> Cores:
-    """The first cores act and the next ones learn; by default three learn for each.
+    """The first cores act and the next ones learn; by default, three learn for each actor.
 
     Args:
       devices: the cores of this host.
-      actors: how many act; by default a quarter, or all that do not learn if that is said.
-      learners: how many learn; by default all that do not act.
+      actors: number of actor cores; default: a quarter, or all others if `learners` is given.
+      learners: number of learner cores; default: all others.
 
     Raises:
-      UserError: there are not so many cores, or none is left.
+      UserError: there are too few cores.
     """
     check_at_least_one(
         actor_cores=1 if actors is None else actors,
@@ -43,7 +43,7 @@ def split(
     if count == 1 and (actors or 1) == (learners or 1) == 1:
         return Cores(devices, devices)
     if actors is None:
-        wanted = count // (1 + LEARNERS_AN_ACTOR) if learners is None else count
+        wanted = count // (1 + LEARNERS_PER_ACTOR) if learners is None else count
         actors = max(1, min(wanted, count - (learners or 1)))
     if learners is None:
         learners = max(1, count - actors)

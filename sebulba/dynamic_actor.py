@@ -1,7 +1,7 @@
-"""An actor whose environments answer in their own time: inference on whoever has arrived.
+"""Dynamic batching: an actor that decides for whichever environments are ready.
 
-TorchBeast's dynamic batching (arXiv:1910.03552, section 3.2). A row of an unroll belongs
-to one environment; a trajectory is done when each of them has filled all of its rows.
+As in TorchBeast (arXiv:1910.03552, section 3.2). Environments fill their rows of an unroll
+independently; a trajectory is finished when each of them has filled all of its rows.
 """
 
 import dm_env
@@ -9,19 +9,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from podracer import episodes
 from podracer.agent import Agent
+from podracer.metrics import episodes
 from sebulba import actor
 from sebulba.actor import Programs, Unroll, decide
+from sebulba.host_environments.environment import stack
 
 
 def make_programs(
     agent: Agent, unroll_length: int, parts: int, first: int = 0
 ) -> Programs:
-    """As the other actors', but a step is (params, unroll, timestep [M], which [M]).
+    """As `actor.make_programs`, but a step is (params, unroll, timestep [M], which [M]).
 
-    `which` [M] int32 says whose timesteps these are; a number past the last
-    environment's is padding.
+    `which` [M] int32 are the numbers of the environments; any beyond the last is padding.
     """
     start_together, _, finish = actor.make_programs(agent, unroll_length, parts, first)
 
@@ -30,7 +30,7 @@ def make_programs(
         return unroll._replace(row=jnp.zeros(timestep.reward.size, jnp.int32))
 
     def step(params, unroll, timestep, which):
-        def of(x):  # those environments' part
+        def of(x):  # the part of these environments
             return x.at[which].get(mode="clip")
 
         def put(x, new):
@@ -66,7 +66,7 @@ def make_programs(
 
 
 class Actor(actor.Actor):
-    """Answers those environments that have arrived; the others go on meanwhile."""
+    """Decides for those environments that are ready, while the others still step."""
 
     def _fill(self, unroll: Unroll, timestep: dm_env.TimeStep):
         size, length = self._environment.batch_size, self._unroll_length
@@ -90,13 +90,8 @@ class Actor(actor.Actor):
             which, timestep = np.array([*ready]), stack([*ready.values()])
 
 
-def stack(timesteps: list[dm_env.TimeStep]) -> dm_env.TimeStep:
-    """Timesteps of single environments as those of a batch."""
-    return jax.tree.map(lambda *x: np.stack(x), *timesteps)
-
-
 def padded(timestep: dm_env.TimeStep, which: np.ndarray, size: int):
-    """Both, filled up to a power of two (or `size`): few sizes, so few compilations."""
+    """Both, padded to a power of two (or `size`): few sizes mean few compilations."""
     missing = min(size, 1 << (len(which) - 1).bit_length()) - len(which)
     if missing == 0:
         return timestep, which.astype(np.int32)

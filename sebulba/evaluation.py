@@ -1,4 +1,4 @@
-"""What a policy is worth, and how it looks, in environments on the host."""
+"""Evaluating a policy in environments on the host, and filming one."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,9 @@ import jax
 import numpy as np
 
 from podracer.agent import Agent
-from podracer.evaluation import Evaluation
+from podracer.runs.evaluation import Evaluation
+from podracer.trained import filming
+from podracer.trained.filming import Film, Frame
 from sebulba.host_environments import HostEnvironment
 
 
@@ -23,24 +25,24 @@ def evaluate(
     max_steps: int = 100_000,
     progress: Callable[[], None] = lambda: None,
 ) -> Evaluation:
-    """Acts with `actor_params` until `episodes` are over, as many in each environment.
+    """Acts with `actor_params` for `episodes` episodes, divided equally over the batch.
 
-    How many an environment plays does not depend on how long they are: else short ones
-    would count more.
+    How many episodes an environment plays does not depend on their length, so that short
+    episodes do not count more often.
 
     Args:
-      agent: whose `greedy_actor_step` acts, or `actor_step` if not `greedy`.
+      agent: acts with its `greedy_actor_step`, or with `actor_step` if not `greedy`.
       actor_params: `agent.actor_params(state.learner)`.
-      environment: a batch that was not reset yet; those of lives count lives.
-      episodes: N.
-      seed: of sampled actions.
+      environment: a batch that was not reset yet; where a life is an episode, lives count.
+      episodes: number of episodes.
+      seed: random seed of sampled actions.
       greedy: act without exploration.
-      max_steps: environment steps after which an endless episode is given up, and its
-        environment plays no more.
-      progress: called once an episode.
+      max_steps: environment steps after which an episode is abandoned; its environment
+        plays no further one.
+      progress: called after each episode.
     """
     size = environment.batch_size
-    act = jax.jit(agent.greedy_actor_step if greedy else agent.actor_step)
+    act = jax.jit(filming.actor_step_of(agent, greedy))
     left = np.array([len(x) for x in np.array_split(np.arange(episodes), size)])
     total, length = np.zeros(size, np.float32), np.zeros(size, np.int32)
     played, key, steps = [], jax.random.key(seed), 0
@@ -65,25 +67,40 @@ def film(
     actor_params: Any,
     environment: HostEnvironment,
     *,
+    episodes: int = 1,
     seed: int = 0,
     greedy: bool = True,
     max_steps: int = 1_000,
-) -> list[np.ndarray]:
-    """The pictures of one episode, or of its first `max_steps` steps: uint8 [H, W, ...].
+) -> Film:
+    """Plays episodes one after the other; each timestep is a frame.
 
-    The arguments are those of `evaluate`, but for one environment. Pictures are what it
-    renders (`render()`), or else its observations. Raises ValueError where these are no
-    pictures.
+    A frame's picture is what the environment renders (`render()`, at `render_fps` frames
+    per second), or else its observation, uint8 [H, W, C]. The other arguments are those of
+    `evaluate`.
+
+    Args:
+      environment: a batch of one.
+      max_steps: environment steps after which the film ends even if the episodes have
+        not.
+
+    Raises:
+      ValueError: the environment neither renders nor observes pictures.
     """
-    act = jax.jit(agent.greedy_actor_step if greedy else agent.actor_step)
-    actor_state, timestep = agent.initial_actor_state(1), environment.reset()
-    pictures, key = [_picture(environment, timestep)], jax.random.key(seed)
-    while not timestep.last()[0] and len(pictures) <= max_steps:
-        keys = jax.random.split(jax.random.fold_in(key, len(pictures)), 1)
-        actor_state, output = act(keys, actor_params, actor_state, timestep)
-        timestep = environment.step(np.asarray(output.action))
-        pictures.append(_picture(environment, timestep))
-    return pictures
+    act, key = jax.jit(filming.actor_step_of(agent, greedy)), jax.random.key(seed)
+
+    def draw(actor_state, timestep):
+        bare = jax.tree.map(lambda x: x[0], timestep._replace(observation=()))
+        return (actor_state, timestep), Frame(_picture(environment, timestep), bare)
+
+    def start():
+        return draw(agent.initial_actor_state(1), environment.reset())
+
+    def step(state, number):
+        keys = jax.random.split(jax.random.fold_in(key, number), 1)
+        actor_state, output = act(keys, actor_params, *state)
+        return draw(actor_state, environment.step(np.asarray(output.action)))
+
+    return filming.film(start, step, episodes, max_steps, environment)
 
 
 def _picture(environment: HostEnvironment, timestep: dm_env.TimeStep) -> np.ndarray:
@@ -92,4 +109,6 @@ def _picture(environment: HostEnvironment, timestep: dm_env.TimeStep) -> np.ndar
     seen = timestep.observation
     if isinstance(seen, np.ndarray) and seen.dtype == np.uint8 and seen.ndim in (3, 4):
         return seen[0]
-    raise ValueError("it shows no pictures: only native JAX environments and Atari do")
+    raise ValueError(
+        "it has no pictures: only JAX environments, Atari and image observations do"
+    )

@@ -1,4 +1,4 @@
-"""The learner: the same updates on every learner core, from the parts of a trajectory."""
+"""The learner: the same updates on every learner core, each from its part of a trajectory."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -6,19 +6,20 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from podracer import parallel, tally
+from podracer import parallel
 from podracer.agent import Agent, Key, LearnerState, Metrics, Trajectory
+from podracer.metrics import tally
 from sebulba.actor import LAYOUT as TRAJECTORY
 
 
 class State(NamedTuple):
-    """Everything there is to a run; of actors, only if it can go on bit for bit."""
+    """The whole state of a run; with the actors' only if it can resume bit for bit."""
 
     learner: LearnerState
-    key: Key  # never changes; every random number is drawn from it and `updates`
+    key: Key  # never changes; all random numbers derive from it and `updates`
     updates: jax.Array  # uint32 []
-    actor: Any = ()  # a Snapshot of each host [hosts, ...], or nothing
-    counted: Any = ()  # since the last report: (Tally, each host's Sums), or nothing
+    actor: Any = ()  # a Snapshot of each host [hosts, ...], or ()
+    counted: Any = ()  # since the last report: (Tally, each host's Sums), or ()
 
 
 LAYOUT = State(
@@ -33,9 +34,9 @@ LAYOUT = State(
 class Programs(NamedTuple):
     """What runs on the learner cores, on all of them at once."""
 
-    start: Callable  # (key) -> (State, actor parameters)
-    # (state, tally, trajectory) -> (state, tally, actor parameters); takes over the
-    # memory of the first two
+    start: Callable  # (key) -> (State, actor_params)
+    # (state, tally, trajectory) -> (state, tally, actor_params); reuses the memory of the
+    # first two
     learn: Callable
 
 
@@ -45,8 +46,8 @@ class Learner:
     Args:
       agent: any agent.
       mesh: of the learner cores of all hosts, which learn together.
-      updates_per_trajectory: each from an equal part of its batch, so that actors may
-        act in larger batches than learners learn from (arXiv:2104.06272, "Sebulba").
+      updates_per_trajectory: number of updates, each from an equal part of the batch, so
+        that acting batches can be larger than learning batches (arXiv:2104.06272).
     """
 
     def __init__(self, agent: Agent, mesh: Any, updates_per_trajectory: int):
@@ -65,23 +66,23 @@ class Learner:
                 donate=(0, 1),
             ),
         )
-        self._no_metrics: Callable[[], tally.Tally] | None = None  # once it is known
-        self.tally: tally.Tally | None = None  # since the last `metrics`, likewise
+        self._no_metrics: Callable[[], tally.Tally] | None = None  # set by `expect`
+        self.tally: tally.Tally | None = None  # since the last `metrics`
         self.updates = 0  # since the start of the run
 
     def begin(self, key: Key) -> None:
-        """The state before the first update; `key` is of everything random in it."""
+        """Makes the state before the first update, with all randomness from `key`."""
         self.state, self.params = self.programs.start(key)
 
     def whole(self, actor: Any, sums: Any) -> State:
-        """The state, with what this host's actor and report go on from (or with ())."""
+        """The state, with this host's snapshot of the actor and counts of the report, if any."""
         if not sums:
             return self.state
         actor, sums = parallel.by_host((actor, sums), self._mesh.local_devices)
         return self.state._replace(actor=actor, counted=(self.tally, sums))
 
     def restore(self, state: State) -> tuple[Any, Any]:
-        """Goes on from another state; returns what `whole` added, or None."""
+        """Resumes from another state; returns what `whole` had added, or (None, None)."""
         self.state = state._replace(actor=(), counted=())
         snapshot = sums = None
         if state.counted:
@@ -96,12 +97,12 @@ class Learner:
         return snapshot, sums
 
     def expect(self, part: Trajectory) -> None:
-        """Begins to count metrics, of trajectories whose parts have these shapes."""
+        """Prepares to count metrics, given the shapes of a trajectory's part."""
         self._no_metrics = self.no_metrics(self.state, part)
         self.tally = self._no_metrics()
 
     def no_metrics(self, state: State, part: Trajectory) -> Callable[[], tally.Tally]:
-        """The program of an empty tally, for states and parts of these shapes."""
+        """A program that makes an empty tally, for states and parts of these shapes."""
 
         def nothing(state):
             pieces = jax.eval_shape(self._pieces, part)
@@ -118,7 +119,7 @@ class Learner:
         )
 
     def learn(self, parts: list[Trajectory]) -> None:
-        """Learns from a trajectory, one part a core; renews `state` and `params`."""
+        """Learns from a trajectory, one part per core; updates `state` and `params`."""
         if self._no_metrics is None:
             self.expect(parts[0])
         trajectory = parallel.join(parts, TRAJECTORY, self._mesh)
@@ -128,7 +129,7 @@ class Learner:
         self.updates += self.updates_per_trajectory
 
     def metrics(self) -> Metrics:
-        """Means since the last time; FloatingPointError where one is not finite."""
+        """Means since the last call; FloatingPointError where one is not finite."""
         counted, self.tally = parallel.on_host(self.tally), self._no_metrics()
         tally.stop_if_not_finite(counted.failures)
         return tally.means(counted)

@@ -1,4 +1,4 @@
-"""What Sebulba would run, compiled for the cores of a TPU slice that need not be here."""
+"""Sebulba's programs, compiled for a TPU slice that this machine need not have."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -7,22 +7,23 @@ import dm_env
 import jax
 import jax.numpy as jnp
 
-from podracer import parallel, plan, plan_report, tpu
+from podracer import parallel
 from podracer.agent import Agent
+from podracer.plan import compiled, report, tpu
 from sebulba import actor, dynamic_actor
 from sebulba.cores import Cores, split
 from sebulba.learner import Learner
-from sebulba.training import check_splits
+from sebulba.starting import check_splits
 
 
 class Programs(NamedTuple):
-    """All that a run executes."""
+    """All programs of a run."""
 
-    begin: plan.Program  # the learner's state
-    learn: plan.Program  # from a trajectory of every host
-    start: plan.Program  # an actor's unroll
-    step: plan.Program  # one decision of an actor thread
-    finish: plan.Program  # its trajectory, split into the learner cores' parts
+    begin: compiled.Program  # the learner's state
+    learn: compiled.Program  # from a trajectory of every host
+    start: compiled.Program  # an actor's unroll
+    step: compiled.Program  # one decision of an actor thread
+    finish: compiled.Program  # its trajectory, split into the learner cores' parts
 
 
 def programs(
@@ -35,50 +36,50 @@ def programs(
     updates_per_trajectory: int = 1,
     dynamic: bool = False,
 ) -> Programs:
-    """Those of `sebulba.train` with the same arguments, where every host is alike.
+    """The programs of `sebulba.train` with these arguments, where all hosts are alike.
 
     Args:
       agent: any agent.
-      timestep: shapes [B, ...] of what an actor thread's environments give.
-      cores: an actor's, and the learner's of all hosts.
-      parts: learner cores of a host, which share its trajectories.
+      timestep: shapes [B, ...] of an actor thread's timesteps.
+      cores: the actors of a host, and the learners of all hosts.
+      parts: number of learner cores of a host, which share its trajectories.
       unroll_length, updates_per_trajectory: as for `sebulba.train`.
-      dynamic: whether environments answer in their own time.
+      dynamic: whether environments answer asynchronously.
 
-    Raises UserError as `sebulba.train` does, `plan.Refused` and `plan.DoesNotFit`.
+    Raises UserError as `sebulba.train` does, `compiled.Refused` and `compiled.DoesNotFit`.
     """
     batch_size = timestep.reward.size
     check_splits(batch_size, parts * updates_per_trajectory)
     key = jax.eval_shape(jax.random.key, 0)
     mesh = parallel.mesh_of(cores.learners)
     learner = Learner(agent, mesh, updates_per_trajectory)
-    begin = plan.compile("learner's start", learner.programs.start, key)
+    begin = compiled.compile("learner's start", learner.programs.start, key)
     state, params = begin.results
 
     made = (dynamic_actor if dynamic else actor).make_programs(
         agent, unroll_length, parts
     )
-    acting, key = plan.placed((params, key), parallel.SHARED, cores.actors[:1])
-    start = plan.compile("actor's start", made.start, acting, key, timestep)
+    acting, key = compiled.placed((params, key), parallel.SHARED, cores.actors[:1])
+    start = compiled.compile("actor's start", made.start, acting, key, timestep)
     unroll = start.results
     which = (jax.ShapeDtypeStruct((batch_size,), jnp.int32),) if dynamic else ()
-    step = plan.compile("actor's step", made.step, acting, unroll, timestep, *which)
-    finish = plan.compile("actor's trajectory", made.finish, unroll, timestep)
+    step = compiled.compile("actor's step", made.step, acting, unroll, timestep, *which)
+    finish = compiled.compile("actor's trajectory", made.finish, unroll, timestep)
 
     part = finish.results[1][0]
-    nothing = plan.compile("learner's tally", learner.no_metrics(state, part))
-    trajectory = plan.placed(part, actor.LAYOUT, cores.learners)
-    learn = plan.compile(
+    nothing = compiled.compile("learner's tally", learner.no_metrics(state, part))
+    trajectory = compiled.placed(part, actor.LAYOUT, cores.learners)
+    learn = compiled.compile(
         "learner", learner.programs.learn, state, nothing.results, trajectory
     )
     return Programs(begin, learn, start, step, finish)
 
 
 def held(made: Programs, threads: int) -> tuple[int, int]:
-    """Bytes that an actor core and a learner core hold while a run goes on, about.
+    """Bytes that an actor core and a learner core hold during a run, approximately.
 
-    Each of the core's `threads` has an unroll in the making, a trajectory to hand over
-    and one in the queue; new parameters arrive beside the old. The learner's next
+    Each of the core's `threads` has an unfinished unroll, a finished trajectory and one in
+    the queue; new parameters arrive beside the old. The learner's next
     trajectory may arrive while it learns.
     """
     unroll, trajectory = made.start.memory.results, made.finish.memory.results
@@ -92,13 +93,13 @@ def _bytes(shapes: Any) -> int:
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes))
 
 
-def tell(
+def describe(
     slice: tpu.Slice, agent: Agent, example: dm_env.TimeStep, dynamic: bool, config: Any
 ) -> None:
-    """Prints what the slice's compiler makes of a run; `config` is of `sebulba train`.
+    """Prints the compiler's report on a run; `config` is of `sebulba train`.
 
-    `example` has the shapes [1, ...] that environments give. Raises UserError where the
-    run could not start there, and says what could.
+    `example` is a timestep of one environment [1, ...]. Raises UserError where the run
+    could not start on that slice, and says what could.
     """
     hosts = [
         split(cores, config.actor_cores, config.learner_cores) for cores in slice.hosts
@@ -123,30 +124,30 @@ def tell(
         needs = held(made, threads)
         needs = [sum(needs)] if host.actors == host.learners else needs
         if max(needs) > slice.memory:
-            raise plan.DoesNotFit("what a core holds", max(needs), slice.memory)
+            raise compiled.DoesNotFit("what a core holds", max(needs), slice.memory)
         return made
 
     unit = len(host.learners) * config.updates_per_trajectory
     try:
-        made = plan.fitting(partial(build, learners), config.batch_size, unit)
-    except plan.Refused:
+        made = compiled.fitting(partial(build, learners), config.batch_size, unit)
+    except compiled.Refused:
         if len(learners) == len(slice.cores):
             raise
         print(
             f"learner: compiled as if all {len(slice.cores)} cores of the slice learned, "
-            f"each with the share of the {len(learners)}: the compiler takes no such part "
+            f"each with the share of the {len(learners)}: the compiler rejects such a part "
             "of it"
         )
-        made = plan.fitting(partial(build, slice.cores), config.batch_size, unit)
-    acts, learns = map(plan.size, held(made, threads))
+        made = compiled.fitting(partial(build, slice.cores), config.batch_size, unit)
+    acts, learns = map(compiled.size, held(made, threads))
     print(
         f"an actor core holds about {acts} ({threads} threads), a learner core {learns}"
     )
     for program in (made.begin, made.start, made.finish):
-        print(plan_report.line(program))
+        print(report.line(program))
     steps = count * config.batch_size
     decisions = steps * len(host.actors)
-    print("\n".join(plan_report.report(made.step, slice, "a decision", decisions)))
+    print("\n".join(report.report(made.step, slice, "a decision", decisions)))
     updates = config.updates_per_trajectory
     steps = steps * config.unroll_length // updates
-    print("\n".join(plan_report.report(made.learn, slice, "an update", steps, updates)))
+    print("\n".join(report.report(made.learn, slice, "an update", steps, updates)))

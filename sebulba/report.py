@@ -1,11 +1,12 @@
-"""What happened between two reports: speed, policy lag, and who waited for whom."""
+"""Metrics between two reports: speed, policy lag, waiting times, episodes."""
 
 import time
 
 import jax
 import numpy as np
 
-from podracer import episodes, hosts
+from podracer.metrics import episodes
+from podracer.parallel import hosts
 from sebulba.actor import Actor
 from sebulba.cores import Cores
 from sebulba.learner import Learner
@@ -15,7 +16,7 @@ from sebulba.transport import Handed, TrajectoryQueue
 class Report:
     """Collects on the host, from one row of metrics to the next.
 
-    Steps, episodes and games are those of all hosts, who waits and the lag this one's.
+    Steps, episodes and games are those of all hosts; waiting times and lag are this host's.
     """
 
     def __init__(
@@ -28,32 +29,32 @@ class Report:
         self.learned = self.dropped = 0  # trajectories since the start
         self._lost = 0  # episodes since the start
         self._began = 0
-        self._before = episodes.no_sums()  # of this row, in an earlier process
+        self._before = episodes.no_sums()  # of this row, from before a resume
         self._compile_seconds = 0.0
         self._handed: list[Handed] = []  # without their trajectories
         self._lags: list[np.ndarray] = []
         self._start_clock()
 
     def begin_at(self, learned: int, sums: episodes.Sums | None = None) -> None:
-        """The run has learned from so many trajectories before.
+        """Resumes after `learned` trajectories.
 
-        `sums` are of the episodes that finished in them since the last row.
+        `sums` are of the episodes that had finished since the last row.
         """
         self.learned = self._began = self._timed_from = learned
         self._before = sums or self._before
 
     def add(self, handed: Handed, lag: np.ndarray) -> None:
-        """Counts a trajectory, learned from `lag` updates after it was acted."""
+        """Counts a learned trajectory; `lag` are the updates since each step was acted."""
         self._lags.append(lag)
         self._lost += handed.lost
         self._handed.append(handed._replace(parts=()))
         self.learned += 1
-        if self.learned == self._began + 1:  # until here everything was compiled
+        if self.learned == self._began + 1:  # everything is compiled by now
             self._compile_seconds = time.perf_counter() - self._started
             self._start_clock()
 
     def row(self, learner: Learner) -> dict[str, float]:
-        """The metrics since the last row; their words are in `podracer.metrics`."""
+        """The metrics since the last row, named as in `podracer.metrics`."""
         seconds = time.perf_counter() - self._started
         waited = {
             who: total - self._waited[who]
@@ -90,12 +91,12 @@ class Report:
         return row
 
     def sums(self) -> episodes.Sums:
-        """Over the episodes that finished since the last row."""
+        """Sums over the episodes that finished since the last row."""
         sums = [self._before, *(handed.episodes for handed in self._handed)]
         return jax.device_put(jax.tree.map(lambda *x: sum(x), *jax.device_get(sums)))
 
     def _finished(self) -> dict[str, float]:
-        """Means over the episodes, and over whole games where those are other things."""
+        """Means over episodes, and over whole games where an episode is only a life."""
         sums = hosts.total(jax.device_get(self.sums())._asdict())
         row = episodes.means(episodes.Sums(**jax.tree.map(np.float32, sums)))
         games = [handed.games for handed in self._handed if handed.games is not None]
@@ -116,7 +117,7 @@ class Report:
 
 
 def advice(rows: list[dict], cores: Cores, threads_per_core: int) -> str:
-    """One line on who waited for whom, and what would balance it."""
+    """One line on who waited for whom, and on flags that would balance it."""
     learner, actors = (
         np.mean([row[name] for row in rows])
         for name in ("learner_waiting", "actors_waiting")

@@ -1,30 +1,26 @@
 """Sebulba: environments on the host, actor cores, learner cores (arXiv:2104.06272).
 
-Actor threads step batches of host environments and their core answers them;
-trajectories go from core to core to the learner, parameters come back. Whoever iterates
-over `train` is the learner's thread: nothing is learned between two reports.
+Actor threads step batches of host environments, and their core decides the actions.
+Trajectories go from core to core to the learner, and parameters come back. The learner is
+the thread that iterates over `train`: nothing is learned while the caller holds a report.
 """
 
-import contextlib
-import sys
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import jax
 import numpy as np
 
-from podracer import hosts, parallel, watch
+from podracer import parallel
 from podracer.agent import Agent
-from podracer.errors import UserError, check_at_least_one, check_range
+from podracer.parallel import hosts, watch
 from sebulba import actor, dynamic_actor
-from sebulba.actor import Actor
+from sebulba.actor import running
 from sebulba.cores import Cores
-from sebulba.learner import LAYOUT, Learner, State
+from sebulba.learner import Learner, State
 from sebulba.report import Report
+from sebulba.starting import check, make_environments, resume
 from sebulba.transport import ParameterServer, TrajectoryQueue
-
-STOP_SECONDS = 5.0  # for all threads to end
 
 
 def train(
@@ -43,58 +39,58 @@ def train(
     restore: Callable[[State, State], State] | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[State, dict[str, float] | None]]:
-    """Trains, and yields the learner's state and what happened since the last report.
+    """Trains; yields (the learner's state, metrics) at each report.
 
-    A yielded state is good until the next one is asked for: its memory is used again.
+    A yielded state is valid until the next one is requested, which reuses its memory.
 
     Args:
       agent: any agent, the same as Anakin's.
-      make_environment: (number of the actor thread, among those of all hosts) -> its
-        batch of host environments.
-      unroll_length: environment steps in a trajectory.
+      make_environment: (number of an actor thread, counted over all hosts) -> its batch of
+        host environments.
+      unroll_length: environment steps per trajectory.
       total_steps: environment steps to learn from, rounded up to whole trajectories.
-      cores: who acts and who learns, on this host.
-      threads_per_core: actor threads that share a core; while one steps its
-        environments, the core answers another.
+      cores: which cores of this host act and which learn.
+      threads_per_core: number of actor threads per core; while one steps its environments,
+        the core serves another.
       updates_per_trajectory: learner updates, each from an equal part of the batch.
-      max_lag: updates that may lie between acting and learning; None sets no bound:
-        the newest parameters win, as in the paper. 0 with one actor thread is lock-step
-        and repeats bit for bit, if the environment does.
-      late: what keeps to `max_lag`: actors wait, or late trajectories are dropped.
-      seed: of the agent; environments have their own.
-      trajectories_per_report: between two yields; by default a hundredth of the run,
-        or 1,000 if that is less.
-      restore: (a state before the first update, its layout) -> the state to go on from,
-        as `checkpoint.Checkpoints.restore`. In lock-step, with environments that offer
-        `snapshot`, it continues bit for bit on as many cores. Otherwise the learner does,
+      max_lag: most updates between acting and learning; None: no limit, the newest
+        parameters act, as in the paper. 0 with one actor thread is lock-step, which repeats
+        bit for bit if the environment does.
+      late: how `max_lag` is kept: actors wait, or late trajectories are dropped.
+      seed: random seed of the agent; environments have their own.
+      trajectories_per_report: trajectories between two reports; default: a hundredth of the
+        run, at most 1,000.
+      restore: (initial state, its layout) -> the state to resume from, for example
+        `checkpoint.Checkpoints.restore`. In lock-step, with environments that offer
+        `snapshot` and on as many cores, it resumes bit for bit. Otherwise the learner does,
         but environments begin new episodes and actors draw other random numbers.
-      stopped: asked after each trajectory; once it is true, the state is yielded and is
-        the last. Its metrics are None between two reports.
+      stopped: asked after each trajectory; once true, the state is yielded a last time,
+        with metrics None between two reports.
 
     Raises:
-      UserError: an argument is impossible.
-      FloatingPointError: a metric is no longer finite; says which, and since when.
+      UserError: an argument is impossible, or the agent does not average what its learner
+        cores share.
+      FloatingPointError: a metric is not finite; names it and the update.
       TimeoutError: nothing moved for minutes.
-      Exception: what an environment raised, with its traceback.
+      Exception: whatever an environment raised, with its traceback.
     """
-    check_at_least_one(
+    check(
+        max_lag,
         unroll_length=unroll_length,
         total_steps=total_steps,
         threads_per_core=threads_per_core,
         updates_per_trajectory=updates_per_trajectory,
     )
-    if max_lag is not None:
-        check_range("max_lag", max_lag, 0)
-    threads = threads_per_core * len(cores.actors)
-    this = hosts.this()
+    threads, host = threads_per_core * len(cores.actors), hosts.this()
     environments = make_environments(
-        lambda number: make_environment(this * threads + number),
+        lambda number: make_environment(host * threads + number),
         threads,
         len(cores.learners) * updates_per_trajectory,
     )
     learner_key, *actor_keys = jax.random.split(jax.random.key(seed), 1 + threads)
-    mesh = parallel.over_hosts(cores.learners)
-    learner = Learner(agent, mesh, updates_per_trajectory)
+    learner = Learner(
+        agent, parallel.over_hosts(cores.learners), updates_per_trajectory
+    )
     learner.begin(learner_key)
     server = ParameterServer(cores.actors)
     waits = max_lag is not None and late == "wait"
@@ -105,7 +101,7 @@ def train(
         agent,
         unroll_length,
         len(cores.learners),
-        first=this * environments[0].batch_size,
+        first=host * environments[0].batch_size,
     )
     actors = [
         kind.Actor(
@@ -123,7 +119,7 @@ def train(
     report = Report(queue, actors, environments[0].frames_per_step)
     exact = ahead == 0 and threads == 1 and hasattr(environments[0], "snapshot")
     if restore:
-        go_on(restore, learner, server, report, actors[0] if exact else None)
+        resume(restore, learner, server, report, actors[0] if exact else None)
     trajectories = -(-total_steps // report.steps_per_trajectory)
     per_report = trajectories_per_report or min(max(1, trajectories // 100), 1_000)
 
@@ -146,7 +142,7 @@ def train(
                 report.add(handed, lag)
                 due = report.learned == trajectories or report.learned % per_report == 0
                 ends = asked_to_end()
-                # In lock-step the actor stands still until it hears of `learned`.
+                # In lock-step the actor stands still until `learned` is called.
                 snapshot = actors[0].snapshot() if exact and (due or ends) else ()
                 queue.learned()
                 if due or ends:
@@ -157,73 +153,4 @@ def train(
                     break
         watch.at_rest()
 
-    return learn()
-
-
-def go_on(
-    restore: Callable[[State, State], State],
-    learner: Learner,
-    server: ParameterServer,
-    report: Report,
-    actor: Actor | None,
-) -> None:
-    """All go on from another state; the actor only if it is given, and saved there."""
-    state = learner.state
-    if actor:
-        server.publish(learner.params, learner.updates)
-        actor.begin()
-        learner.expect(actor.part())
-        state = learner.whole(actor.snapshot(), report.sums())
-    snapshot, sums = learner.restore(restore(state, LAYOUT))
-    report.begin_at(learner.updates // learner.updates_per_trajectory, sums)
-    if not actor:
-        return
-    if snapshot.steps > 0:
-        actor.restore(snapshot)
-    else:  # begin anew, with other random numbers than at the start of the run
-        server.publish(learner.params, learner.updates)
-        actor.begin()
-
-
-def make_environments(
-    make_environment: Callable[[int], Any], threads: int, parts: int
-) -> list[Any]:
-    """A batch for each actor thread; UserError where it does not split into `parts`."""
-    first = make_environment(0)
-    try:
-        check_splits(first.batch_size, parts)
-    except UserError:
-        first.close()
-        raise
-    return [first, *(make_environment(number) for number in range(1, threads))]
-
-
-def check_splits(batch_size: int, parts: int) -> None:
-    """Raises UserError where a batch does not split into `parts`."""
-    if batch_size % parts:
-        raise UserError(
-            f"batch_size is {batch_size}, which does not split into {parts} equal parts, "
-            "one for each learner core and update of a trajectory: choose a multiple of "
-            f"{parts}, or other learner_cores"
-        )
-
-
-@contextlib.contextmanager
-def running(actors: list[Actor], queue: TrajectoryQueue) -> Iterator[None]:
-    """Actor threads that end with the block, whatever ends it."""
-    for thread in actors:
-        thread.start()
-    try:
-        yield
-    finally:
-        queue.close()
-        deadline = time.monotonic() + STOP_SECONDS
-        for thread in actors:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        hanging = ", ".join(thread.name for thread in actors if thread.is_alive())
-        if hanging:
-            print(
-                f"still in a step of their environments: {hanging}; they end with the "
-                "process",
-                file=sys.stderr,
-            )
+    return parallel.checked(learn())

@@ -1,6 +1,6 @@
-"""What goes between actors and learner: trajectories one way, parameters the other.
+"""Between actors and learner: trajectories one way, parameters the other.
 
-Only references pass; the arrays stay on their cores until the learner takes them.
+Only references are passed; arrays stay on their cores until the learner takes them.
 """
 
 import threading
@@ -14,11 +14,11 @@ import numpy as np
 
 from podracer import parallel
 
-PATIENCE = 600.0  # seconds that anybody waits before something must be broken
+PATIENCE = 600.0  # seconds of waiting after which something must be broken
 
 
 class Closed(Exception):
-    """The run is over; whoever waits shall go home."""
+    """Raised in every waiting thread when the run ends."""
 
 
 class ParameterServer:
@@ -31,34 +31,34 @@ class ParameterServer:
     def publish(self, params: Any, version: int) -> None:
         """Copies a SHARED tree to the actor cores; `version` counts learner updates."""
         copies = [parallel.on_device(params, device) for device in self._devices]
-        jax.block_until_ready(copies)  # or actors would wait for the update themselves
+        jax.block_until_ready(
+            copies
+        )  # else actors would wait for the update themselves
         self._latest = dict(zip(self._devices, copies, strict=True)), version
 
     def latest(self, device: jax.Device) -> tuple[Any, int]:
-        """The parameters on that core, and their version."""
+        """The newest parameters on that core, and their version."""
         copies, version = self._latest
         return copies[device], version
 
 
 class Handed(NamedTuple):
-    """A trajectory on its way."""
+    """A trajectory on its way to the learner."""
 
-    parts: list[Any]  # one Trajectory a learner core, still on the actor's core
+    parts: list[Any]  # one Trajectory per learner core, still on the actor's core
     episodes: Any  # Sums of the episodes that finished in it
     games: Any  # Games that finished in it, or None
     lost: int  # episodes that were discarded in it
-    versions: (
-        np.ndarray
-    )  # [T] or [T, B] of the parameters that each step was acted with
+    versions: np.ndarray  # [T] or [T, B] of the parameters that acted at each step
 
 
 class TrajectoryQueue:
-    """A bounded queue that can also keep learner and actors in step.
+    """A bounded queue that can also limit the lag between actors and learner.
 
-    Without `max_lag` trajectories are learned in the order in which they are finished,
-    and an actor waits where `capacity` of them lie ready. With it they are learned in
-    the order in which they were begun, and an actor begins one only if no more than
-    `max_lag` others are on their way: so none is older than that many updates.
+    Without `max_lag`, trajectories are learned in the order in which they are finished, and
+    an actor waits while `capacity` of them are ready. With it, they are learned in the order
+    in which they were begun, and an actor begins one only while at most `max_lag` others are
+    on their way: none is older than that many updates.
     """
 
     def __init__(self, capacity: int, max_lag: int | None = None):
@@ -71,7 +71,7 @@ class TrajectoryQueue:
         self._waiting: dict[int, tuple[str, float]] = {}  # thread: who, since when
 
     def begin(self) -> int:
-        """An actor begins a trajectory: its number. Waits while others must go first."""
+        """An actor begins a trajectory; returns its number. Waits as `max_lag` demands."""
         with self._change:
             if self._max_lag is not None:
                 self._wait(
@@ -81,7 +81,7 @@ class TrajectoryQueue:
             return self._begun - 1
 
     def put(self, number: int, handed: Handed) -> None:
-        """Hands a finished trajectory over; waits while there is no space."""
+        """Adds a finished trajectory; waits while there is no space."""
         with self._change:
             if self._max_lag is None:
                 self._wait("actors", lambda: len(self._ready) < self._capacity)
@@ -89,7 +89,7 @@ class TrajectoryQueue:
             self._change.notify_all()
 
     def get(self) -> Handed:
-        """The next trajectory to learn from; waits for it."""
+        """Waits for the next trajectory to learn from, and returns it."""
         with self._change:
             self._wait("learner", lambda: self._next() is not None)
             item = self._next()
@@ -98,13 +98,13 @@ class TrajectoryQueue:
             return item[1]
 
     def learned(self) -> None:
-        """The last trajectory that was got is learned, and its parameters are out."""
+        """The trajectory last returned by `get` is learned, its parameters published."""
         with self._change:
             self._learned += 1
             self._change.notify_all()
 
     def close(self, reason: BaseException | None = None) -> None:
-        """Ends all waiting, now and later, with the first reason given."""
+        """Raises the first given reason in all waiting threads, now and later."""
         with self._change:
             self._closed = self._closed or reason or Closed()
             self._change.notify_all()
@@ -115,7 +115,7 @@ class TrajectoryQueue:
         return next((x for x in self._ready if x[0] == self._learned), None)
 
     def waited(self) -> dict[str, float]:
-        """Seconds that the learner and all actors have waited, up to this moment."""
+        """Seconds that the learner and all actors have waited so far."""
         with self._change:
             seconds = dict(self._waited)
             for who, since in self._waiting.values():
@@ -123,7 +123,7 @@ class TrajectoryQueue:
             return seconds
 
     def _wait(self, who: str, condition: Callable[[], bool]) -> None:
-        """Waits until it is true, and counts the time."""
+        """Waits until `condition()` is true, and counts the time."""
         thread, started = threading.get_ident(), time.perf_counter()
         self._waiting[thread] = who, started
         self._change.wait_for(lambda: self._closed or condition(), PATIENCE)

@@ -78,15 +78,17 @@ class HostCounter:
     """A batch of counters on the host, as `sebulba.host_environments` describes.
 
     Environment i starts at i, so that ends of episodes come at every position. The
-    observation is the count. Step `fail_at` raises; step 5 waits for `hang` to be set.
+    observation is the count. Step `fail_at` raises `error`; step 5 waits for `hang` to be set.
     """
 
     frames_per_step = 2
 
-    def __init__(self, batch_size=4, length=5, fail_at=None, hang=None):
+    def __init__(
+        self, batch_size=4, length=5, fail_at=None, hang=None, error=RuntimeError
+    ):
         self.batch_size, self._length = batch_size, length
         self._fail_at, self._hang, self._steps = fail_at, hang, 0
-        self.closed = False
+        self._error, self.closed = error, False
 
     def reset(self):
         self._count = np.arange(self.batch_size) % self._length
@@ -96,7 +98,7 @@ class HostCounter:
         assert isinstance(action, np.ndarray) and action.shape == (self.batch_size,)
         self._steps += 1
         if self._steps == self._fail_at:
-            raise RuntimeError("the simulator broke")
+            raise self._error("the simulator broke")
         if self._hang and self._steps == 5:
             self._hang.wait(60)
         over = self._count == self._length

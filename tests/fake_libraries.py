@@ -175,3 +175,130 @@ class FakeJumanji:
     @property
     def action_spec(self):
         return SimpleNamespace(shape=(), num_values=2)
+
+
+# Craftax and Kinetix, whose interface is gymnax's but for the time limit
+
+
+@struct.dataclass
+class Timed:
+    max_timesteps: int = LIMIT
+
+
+class FakeCraftax(OldGymnax):
+    """`done` at a time limit too; no way to ask whether it was one."""
+
+    def is_terminal(self, state, params):
+        return (state.position == HOME) | (state.time >= params.max_timesteps)
+
+
+class FakeKinetix(FakeCraftax):
+    """Two choices, of which the first moves; a state to start from instead of its own."""
+
+    def reset_env(self, key, params, override_reset_state):
+        assert key.dtype == jnp.uint32 and override_reset_state is None
+        return super().reset_env(key, params)
+
+    def step_env(self, key, state, action, params):
+        return super().step_env(key, state, action[0], params)
+
+    def action_space(self, params):
+        choices = jnp.array([2, 3])
+        return SimpleNamespace(n=5, number_of_dims_per_distribution=choices, shape=(2,))
+
+
+# XLand-MiniGrid
+
+
+@struct.dataclass
+class Rules:
+    max_steps: int = LIMIT
+    ruleset: Any = 0  # added to where a walk begins
+
+
+class FakeXLand:
+    """One timestep in and out, of bytes; it reads its state alone."""
+
+    def num_actions(self, params):
+        return 2
+
+    def reset(self, params, key):
+        assert key.dtype == jnp.uint32
+        return self.timestep(Walk(start(key) + params.ruleset, 0), 0, 0.0, 1.0)
+
+    def step(self, params, timestep, action):
+        before = timestep.state
+        state = Walk(walk(before.position, action), before.time + 1)
+        home, late = state.position == HOME, state.time == params.max_steps
+        kind = jnp.where(home | late, 2, 1)
+        return self.timestep(state, kind, jnp.float32(home), 1.0 - home)
+
+    def timestep(self, state, kind, reward, discount):
+        # A position in a cell of two bytes, as its tiles and colours are.
+        seen = jnp.stack([jnp.uint8(state.position + 8), jnp.uint8(0)])[None, None]
+        return SimpleNamespace(
+            state=state,
+            step_type=jnp.uint8(kind),
+            reward=reward,
+            discount=discount,
+            observation=seen,
+        )
+
+
+class FakeBenchmark:
+    """Rule sets of XLand: some walks begin two steps to the left."""
+
+    def sample_ruleset(self, key):
+        return -2 * jax.random.bernoulli(key).astype(jnp.int32)
+
+
+# Navix
+
+
+@struct.dataclass
+class NavixState:
+    position: Any
+    grid: Any
+    cache: Any  # a picture
+
+
+@struct.dataclass
+class NavixTimestep:
+    t: Any
+    observation: Any
+    action: Any
+    reward: Any
+    step_type: Any  # 0, or 1 for a truncation, 2 for a termination
+    state: NavixState
+    info: dict
+
+
+class FakeNavix:
+    """Resets itself in `step`, not in `_step`; its state has a picture."""
+
+    action_set = (LEFT, RIGHT)
+
+    def observation_fn(self, state):
+        return jnp.uint8(state.position + 8)[None]
+
+    def reset(self, key):
+        assert key.dtype == jnp.uint32
+        state = NavixState(start(key), jnp.zeros((2, 2)), FakeCache.init(None))
+        seen = self.observation_fn(state)
+        return NavixTimestep(0, seen, 0, 0.0, 0, state, {"return": 0.0})
+
+    def _step(self, before, action):
+        assert before.state.cache is not None
+        position, t = walk(before.state.position, action), before.t + 1
+        home, late = position == HOME, t >= LIMIT
+        kind = jnp.clip(2 * home + late, 0, 2)
+        state = before.state.replace(position=position)
+        seen = self.observation_fn(state)
+        reward = jnp.float32(home)
+        return NavixTimestep(t, seen, action, reward, kind, state, {"return": reward})
+
+
+class FakeCache:
+    @staticmethod
+    def init(grid):
+        return jnp.zeros((5, 32, 32, 3), jnp.uint8)

@@ -1,4 +1,4 @@
-"""The examples of docs/environments.md run, where their libraries are; links lead on."""
+"""The examples of docs/environments.md and docs/runs.md run; links lead on."""
 
 import os
 import re
@@ -13,7 +13,7 @@ PAGE = ROOT / "docs" / "environments.md"
 TEXT = PAGE.read_text()
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 
-# (the last heading above it, the module that it needs if any, the code)
+# (the heading above, the module that the example needs if any, its code)
 EXAMPLE = re.compile(r"(?:<!-- needs (\w+) -->\n)?```python\n(.*?)```", re.DOTALL)
 EXAMPLES = [
     (re.findall(r"^#+ (.*)", TEXT[: match.start()], re.MULTILINE)[-1], *match.groups())
@@ -32,7 +32,7 @@ def test_an_example_runs(needs, code):
     done = subprocess.run(
         [sys.executable, "-c", shorter],
         cwd=ROOT,
-        env=os.environ | {"JAX_NUMPY_RANK_PROMOTION": "allow"},  # other libraries' code
+        env=os.environ | {"JAX_NUMPY_RANK_PROMOTION": "allow"},  # in other libraries
         capture_output=True,
         text=True,
         timeout=280,
@@ -50,7 +50,7 @@ def test_examples_fit_on_a_screen():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
-def test_links_lead_to_files_and_headings(page):
+def test_links_point_to_files_and_headings(page):
     links = re.findall(r"\]\((?!https?:)([^)]+)\)", page.read_text())
     headings = re.findall(r"^#+ (.*)", page.read_text(), re.MULTILINE)
     anchors = {heading.lower().replace(" ", "-") for heading in headings}
@@ -58,3 +58,24 @@ def test_links_lead_to_files_and_headings(page):
         file, _, anchor = link.partition("#")
         assert (page.parent / file).exists(), link
         assert file or anchor in anchors, link
+
+
+def test_the_examples_of_runs_follow_one_another(tmp_path):
+    """A script and what uses its run, in a folder of their own."""
+    text = (ROOT / "docs" / "runs.md").read_text()
+    code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+    shorter = code.replace("1_000_000", "8_000").replace("500_000", "4_000")
+    assert shorter.count("8_000") == 1 == shorter.count("4_000")
+    for _ in range(2):  # the second time it resumes, with nothing left to do
+        done = subprocess.run(
+            [sys.executable, "-c", shorter],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    assert "nothing was left to do" in done.stdout
+    assert (tmp_path / "runs" / "mine" / "curve.png").exists()

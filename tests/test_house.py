@@ -1,12 +1,18 @@
-"""The house: who imports whom, who names a mesh, which words are used, how files begin."""
+"""House rules: imports, floors, cycles, meshes, names, sizes of files and folders.
+
+A rule checks one node of a file's syntax tree and yields a message for each violation.
+CONTRIBUTING.md explains the rules; tests/test_prose.py checks the language.
+"""
 
 import ast
+import collections
+import graphlib
 import os
 import pathlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
@@ -14,6 +20,7 @@ pytestmark = pytest.mark.core
 
 ROOT = pathlib.Path(__file__).parents[1]
 
+# Which of our packages the modules of each package may import.
 MAY_IMPORT = {
     "podracer": {"podracer"},
     "envs_jax": {"envs_jax"},
@@ -23,8 +30,20 @@ MAY_IMPORT = {
 OURS = {*MAY_IMPORT, "benchmarks", "tests"}
 ADAPTER = "sebulba/host_environments/envs_jax.py"  # may import envs_jax as well
 
-PARALLEL = "podracer/parallel.py"
-HOSTS = "podracer/hosts.py"
+# The rooms of podracer: a room may import rooms on lower floors only.
+FLOORS = [
+    {"agent", "errors"},
+    {"parallel", "files", "imports"},
+    {"networks", "transformations", "metrics", "command", "checkpoints"},
+    {"learning", "runs", "plan"},
+    {"agents", "launch"},
+    {"trained", "training"},
+    {"__main__", "__init__"},
+]
+FLOOR = {room: number for number, rooms in enumerate(FLOORS, 1) for room in rooms}
+
+PARALLEL = "podracer/parallel/"
+HOSTS = "podracer/parallel/hosts.py"
 OF_PARALLEL = re.compile(
     r"jax\.(distributed|sharding)|Mesh|PartitionSpec|\w+Sharding|shard_map|pmap"
     r"|axis_(index|size)|p(mean|sum|max|min|permute|sum_scatter)|all_(gather|to_all)"
@@ -44,56 +63,66 @@ WORDS = {
     "worker": "actor, learner, core or host",
 }
 
-LONGEST = 300
+LONGEST = 300  # lines in a file
+LARGEST = 12  # Python files in a folder, besides __init__ and __main__
 
 
-def imports(path: str, source: str) -> Iterator[str]:
-    """The picture: both architectures stand on podracer, Anakin on envs_jax too."""
+def imports(path: str, node: ast.AST) -> Iterator[str]:
+    """A package imports only those of our packages that MAY_IMPORT lists for it."""
     package = path.split("/")[0]
     allowed = MAY_IMPORT[package] | ({"envs_jax"} if path == ADAPTER else set())
-    for node in ast.walk(ast.parse(source)):
-        for name in imported(node):
-            if name.split(".")[0] in OURS - allowed:
-                yield (
-                    f"{path}:{node.lineno} imports {name}, but {package} stands on "
-                    f"{' and '.join(sorted(allowed))} alone: move what is shared into "
-                    "podracer, or take it as an argument"
-                )
+    for name in imported(node):
+        if name.split(".")[0] in OURS - allowed:
+            yield (
+                f"imports {name}, but {package} may import only "
+                f"{' and '.join(sorted(allowed))}: move what both need into podracer, or "
+                "pass it as an argument"
+            )
 
 
-def mesh(path: str, source: str) -> Iterator[str]:
-    """Meshes, axes and shardings are the business of one file, other processes of
-    another."""
-    for node in ast.walk(ast.parse(source)):
-        for name in filter(OF_PARALLEL.fullmatch, used(node)):
-            hosts = path == HOSTS and "distributed" in name
-            if path != PARALLEL and not hosts:
-                yield (
-                    f"{path}:{node.lineno} names {name}: only {PARALLEL} does. Add what "
-                    "you need there; agents are given `average`"
-                )
+def floors(path: str, node: ast.AST) -> Iterator[str]:
+    """Inside podracer, a room imports rooms on lower floors only."""
+    package, own = path.removesuffix(".py").split("/")[:2]
+    if package != "podracer":
+        return
+    if own not in FLOOR:
+        if isinstance(node, ast.Module):
+            yield "belongs to no room: move it into one of FLOORS, or add a room there"
+        return
+    for name in imported(node):
+        root, _, rest = name.partition(".")
+        room = rest.partition(".")[0]
+        other = room != own and root == "podracer" and FLOOR.get(room)
+        if other and other >= FLOOR[own]:
+            yield (
+                f"imports {name} on floor {other} from floor {FLOOR[own]}: move what both "
+                f"need to a floor below {FLOOR[own]}"
+            )
 
 
-def words(path: str, source: str) -> Iterator[str]:
-    """One word for one thing, in every name that we give."""
-    for node in ast.walk(ast.parse(source)):
-        for name in given(node):
-            snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
-            snake = snake.replace("actor_critic", "")  # a kind of agent, in one word
-            for word, ours in WORDS.items():
-                if re.search(f"(^|_){word}s?(_|$)", snake):
-                    yield f"{path}:{node.lineno} {name}: not {word}, we say {ours}"
+def mesh(path: str, node: ast.AST) -> Iterator[str]:
+    """Only one room refers to meshes, axes and shardings, one file to other processes."""
+    for name in filter(OF_PARALLEL.fullmatch, used(node)):
+        allowed = HOSTS if name.startswith("jax.distributed") else PARALLEL
+        if not path.startswith(allowed):
+            yield (
+                f"refers to {name}, which only {allowed} may: add what you need there; an "
+                "agent averages over cores with its argument `average`"
+            )
 
 
-def length(path: str, source: str) -> Iterator[str]:
-    """A file can be held in mind."""
-    lines = len(source.splitlines())
-    if lines > LONGEST:
-        yield f"{path} has {lines} lines, over {LONGEST}: find the two files in it"
+def words(path: str, node: ast.AST) -> Iterator[str]:
+    """The names that we define use one word for one thing."""
+    for name in defined(node):
+        snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+        snake = snake.replace("actor_critic", "")  # a kind of agent
+        for word, ours in WORDS.items():
+            if re.search(f"(^|_){word}s?(_|$)", snake):
+                yield f"{name}: instead of {word}, say {ours}"
 
 
 def imported(node: ast.AST) -> list[str]:
-    """The modules and names that an import statement asks for."""
+    """The modules and names that an import statement imports, with dots."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom) and not node.level:
@@ -102,7 +131,7 @@ def imported(node: ast.AST) -> list[str]:
 
 
 def used(node: ast.AST) -> list[str]:
-    """The names that a node mentions, both plain and dotted."""
+    """The names that a node refers to, both plain and with dots."""
     if isinstance(node, ast.Name):
         return [node.id]
     if isinstance(node, ast.Attribute):
@@ -110,8 +139,8 @@ def used(node: ast.AST) -> list[str]:
     return [part for name in imported(node) for part in (name, name.split(".")[-1])]
 
 
-def given(node: ast.AST) -> list[str]:
-    """The names that a node gives: of variables, fields, arguments, functions, classes."""
+def defined(node: ast.AST) -> list[str]:
+    """The name of a variable, field, argument, function or class that a node defines."""
     if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
         return [node.id if isinstance(node, ast.Name) else node.attr]
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -119,22 +148,25 @@ def given(node: ast.AST) -> list[str]:
     return [node.arg] if isinstance(node, ast.arg) else []
 
 
-RULES = [imports, mesh, words, length]
-FILES = [
-    path.relative_to(ROOT).as_posix()
+SOURCES = {
+    path.relative_to(ROOT).as_posix(): path.read_text()
     for package in MAY_IMPORT
     for path in sorted((ROOT / package).rglob("*.py"))
-]
+}
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_the_house_keeps_its_rules(rule):
-    complaints = [
-        complaint
-        for path in FILES
-        for complaint in rule(path, (ROOT / path).read_text())
+def violations(rule: Callable, path: str, source: str) -> list[str]:
+    return [
+        f"{path}:{getattr(node, 'lineno', 1)} {message}"
+        for node in ast.walk(ast.parse(source))
+        for message in rule(path, node)
     ]
-    assert not complaints, "\n".join([rule.__doc__, *complaints])
+
+
+@pytest.mark.parametrize("rule", [imports, floors, mesh, words])
+def test_our_packages_follow_the_rule(rule):
+    found = [x for item in SOURCES.items() for x in violations(rule, *item)]
+    assert not found, "\n".join([rule.__doc__, *found])
 
 
 @pytest.mark.parametrize(
@@ -147,6 +179,15 @@ def test_the_house_keeps_its_rules(rule):
         (imports, "sebulba/actor.py", "from envs_jax.catch import Catch"),
         (imports, ADAPTER, "import anakin"),
         (imports, "anakin/training.py", "from tests.environments import Bandit"),
+        (floors, "podracer/new.py", ""),
+        (floors, "podracer/agent.py", "from podracer.networks import heads"),
+        (floors, "podracer/learning/losses.py", "from podracer import runs"),
+        (
+            floors,
+            "podracer/networks/heads.py",
+            "def f():\n    import podracer.plan.hlo",
+        ),
+        (mesh, "podracer/parallel/cores.py", "jax.distributed.initialize()"),
         (mesh, "anakin/training.py", "from jax.sharding import Mesh"),
         (mesh, "anakin/training.py", "from jax import sharding"),
         (mesh, "sebulba/learner.py", "jax.distributed.initialize()"),
@@ -156,11 +197,10 @@ def test_the_house_keeps_its_rules(rule):
         (words, "podracer/agents/ppo.py", "def loss(critic_loss): ..."),
         (words, "podracer/agents/ppo.py", "class Config:\n    gamma: float = 0.99"),
         (words, "sebulba/actor.py", "for obs in x: ..."),
-        (length, "anakin/training.py", "x = 1\n" * (LONGEST + 1)),
     ],
 )
 def test_a_rule_notices(rule, path, source):
-    assert [*rule(path, source)]
+    assert violations(rule, path, source)
 
 
 @pytest.mark.parametrize(
@@ -168,39 +208,92 @@ def test_a_rule_notices(rule, path, source):
     [
         (imports, ADAPTER, "from envs_jax.wrappers import Batched"),
         (imports, "podracer/__init__.py", "from . import agent"),
-        (mesh, PARALLEL, "from jax.sharding import Mesh"),
+        (floors, "podracer/runs/run.py", "from podracer.runs import plot, sinks"),
+        (floors, "podracer/runs/run.py", "from podracer import files, metrics"),
+        (mesh, "podracer/parallel/mesh.py", "from jax.sharding import Mesh"),
+        (mesh, HOSTS, "jax.distributed.initialize()"),
         (mesh, "anakin/training.py", "mesh = parallel.make_mesh(cores)"),
         (words, "sebulba/actor.py", "jax.random.gamma(key, a, rng=1).obs"),
     ],
 )
 def test_a_rule_lets_pass(rule, path, source):
-    assert not [*rule(path, source)]
+    assert not violations(rule, path, source)
+
+
+def test_files_and_folders_are_small():
+    lines = {path: len(source.splitlines()) for path, source in SOURCES.items()}
+    files = collections.Counter(
+        path.rpartition("/")[0] for path in SOURCES if "/__" not in path
+    )
+    assert over(LONGEST, lines) == {}, "too many lines: split each into two files"
+    assert over(LARGEST, files) == {}, "too many files: make a room of some of them"
+
+
+def over(limit: int, sizes: Mapping[str, int]) -> dict[str, int]:
+    return {name: size for name, size in sizes.items() if size > limit}
+
+
+def test_a_size_over_its_limit_is_noticed():
+    assert over(300, {"long.py": 301, "short.py": 300}) == {"long.py": 301}
+
+
+def test_no_module_imports_itself_through_others():
+    graph = {module_of(path): our_imports(path) for path in SOURCES}
+    assert not cycle(graph), "move what they need from each other into a third module"
+
+
+def test_an_import_cycle_is_noticed():
+    assert {*cycle({"a": {"b"}, "b": {"c"}, "c": {"a"}})} == {"a", "b", "c"}
+    assert not cycle({"a": {"b", "c"}, "b": {"c"}})
+
+
+def cycle(graph: Mapping[str, set[str]]) -> list[str]:
+    """Modules of which each is imported by the next and the first is also the last."""
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return error.args[1]
+    return []
+
+
+def module_of(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def our_imports(path: str) -> set[str]:
+    """Those of our modules that a file imports, anywhere in it."""
+    modules, found = {module_of(path) for path in SOURCES}, set()
+    for node in ast.walk(ast.parse(SOURCES[path])):
+        names = imported(node)
+        if isinstance(node, ast.ImportFrom) and {*names[1:]} <= modules:
+            names = names[1:]  # submodules only: the package's own names are not needed
+        found |= {*names} & modules
+    return found
 
 
 def test_importing_starts_no_backend_and_loads_no_simulator():
     """Programs choose their platform, and join other hosts, after importing us."""
-    in_processes_of_their_own = "sebulba/host_environments/dm.py"
-    modules = [
-        path[: -len(".py")].replace("/", ".")
-        for path in FILES
-        if path != in_processes_of_their_own
-    ]
+    in_worker_processes = {
+        f"sebulba/host_environments/{name}.py" for name in ("dm", "guarded")
+    }
+    modules = [module_of(path) for path in SOURCES if path not in in_worker_processes]
     program = f"""
 import importlib, sys
 for module in {modules}:
-    importlib.import_module(module.removesuffix(".__init__"))
+    importlib.import_module(module)
 assert not {{"envpool", "gymnasium"}} & {{*sys.modules}}
 """
     finished = subprocess.run(
         [sys.executable, "-c", program],
         check=False,
         cwd=ROOT,
-        env=os.environ | {"JAX_PLATFORMS": "none"},  # to start any backend is an error
+        env=os.environ | {"JAX_PLATFORMS": "none"},  # starting any backend is an error
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=400,
     )
     assert not finished.returncode, (
-        "a module computes with JAX (a jnp constant, jax.devices()) or loads a simulator "
-        "when it is imported: do that in the function that needs it\n" + finished.stderr
+        "a module uses a JAX backend (a jnp constant, jax.devices()) or loads a simulator "
+        "when it is imported: move that into the function that needs it\n"
+        + finished.stderr
     )

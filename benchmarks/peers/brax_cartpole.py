@@ -3,7 +3,7 @@
     python brax_cartpole.py BATCH_SIZE UNROLL_LENGTH STEPS
 
 Brax has neither a CartPole nor a distribution over discrete actions: both are here, as
-its public interfaces ask for them. It has no evaluation, normalisation or logging to do.
+its public interfaces ask for them. It has no evaluation, normalization or logging to do.
 """
 
 import json

@@ -1,7 +1,8 @@
-"""A virtual environment for each peer, of exactly these versions, made when first needed.
+"""A virtual environment for each peer, with pinned versions, created on first use.
 
-They lie in ~/.cache/podracer-benchmarks (about 1 GB each, 2 GB for sb3). Nothing is ever
-installed where podracer is.
+They are in ~/.cache/podracer-benchmarks (about 1 GB each, 2 GB for sb3). Nothing is ever
+installed where podracer is. `PODRACER_BENCHMARKS_INSTALL=no` leaves out the peers whose
+environment does not exist yet, with a line.
 """
 
 import fcntl
@@ -12,12 +13,13 @@ import sys
 from pathlib import Path
 
 FOLDER = Path.home() / ".cache" / "podracer-benchmarks"
-SECONDS = 1_800  # to make one: 1 minute, or many where the network is slow
+INSTALL = "PODRACER_BENCHMARKS_INSTALL"
+SECONDS = 1_800  # to create one: a minute, or many on a slow network
 JAX = ("jax==0.10.2", "jaxlib==0.10.2", "flax==0.12.8", "optax==0.2.8", "numpy==2.4.6")
 PINS = {
     "rejax": (
         *("rejax==0.1.3", "gymnax==0.0.9", "distrax==0.1.9", "chex==0.1.92", *JAX),
-        "tfp-nightly==0.26.0.dev20261027",  # distrax asks for some nightly
+        "tfp-nightly",  # through distrax; not pinned, the index drops old builds
     ),
     "brax": (
         *("brax==0.14.2", "orbax-checkpoint==0.12.8", "jaxopt==0.8.5", *JAX),
@@ -28,6 +30,14 @@ PINS = {
         *("gymnasium==1.4.0", "envpool==1.2.5", "envpool-assets==0.3.0"),
     ),
 }
+
+
+def is_available(peer: str) -> bool:
+    """Whether a peer can be measured; prints a line if it is left out."""
+    if os.environ.get(INSTALL) != "no" or (FOLDER / peer / "pins.txt").exists():
+        return True
+    print(f"{peer}: not installed ({INSTALL} is no), left out", flush=True)
+    return False
 
 
 def python_of(peer: str) -> Path:

@@ -2,7 +2,7 @@
 
     python rejax_cartpole.py BATCH_SIZE UNROLL_LENGTH STEPS
 
-It neither evaluates nor normalises. It is one program of `steps`; the first call compiles.
+It neither evaluates nor normalizes. It is one program of `steps`; the first call compiles.
 """
 
 import json

@@ -170,6 +170,8 @@ if __name__ == "__main__":
     )
     options = parser.parse_args()
     if sys.prefix != str(environments.FOLDER / "sb3"):
+        if not environments.is_available("sb3"):
+            sys.exit()
         python = str(environments.python_of("sb3"))
         os.execv(python, [python, *sys.argv])
     main(options)

@@ -1,27 +1,31 @@
 """Other libraries' pure JAX environments: `envs_jax.make("gymnax:CartPole-v1")`.
 
-A file a library, of its name: `names()` and `make(name, time_limit, **options)`, whose
-options are the library's own. No library is loaded before it is asked for.
+One module per library, each with `names()` and `make(name, time_limit, **options)`;
+the options are the library's own. A library is imported only when it is used.
 """
 
 import dataclasses
 import importlib
 from types import ModuleType
 
-LIBRARIES = {  # and the module that has to be there
+LIBRARIES = {  # prefix of the name: module that must be installed
     "brax": "brax",
+    "craftax": "craftax",
     "gymnax": "gymnax",
     "jumanji": "jumanji",
+    "kinetix": "kinetix",
+    "navix": "navix",
     "playground": "mujoco_playground",
+    "xland": "xminigrid",
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What the command can set of any library's environment."""
+    """Command-line flags of every library's environments."""
 
     time_limit: int | None = None
-    """steps after which an episode is cut off; by default the library's own"""
+    """environment steps after which an episode is truncated; default: the library's"""
 
     def __post_init__(self):
         if self.time_limit is not None and self.time_limit < 1:
@@ -31,15 +35,15 @@ class Options:
 
 
 def load(library: str) -> ModuleType:
-    """The adapter of one of `LIBRARIES`.
+    """The adapter module of one of `LIBRARIES`.
 
     Raises:
-      ValueError: the library is not installed, or does not load.
+      ValueError: the library is not installed, or importing it fails.
     """
     try:
         importlib.import_module(LIBRARIES[library])
     except ImportError as error:
         raise ValueError(
-            f"{library}: {error}; pip install 'podracer[{library}]' brings it"
+            f"{library}: {error}; pip install 'podracer[{library}]' installs it"
         ) from error
     return importlib.import_module(f"{__name__}.{library}")

@@ -1,4 +1,4 @@
-"""Brax's environments (arXiv:2106.13281), and others that step a state of its kind."""
+"""Brax's environments (arXiv:2106.13281), and those of libraries with its interface."""
 
 import dataclasses
 from typing import Any
@@ -10,15 +10,15 @@ import jax.numpy as jnp
 from envs_jax.adapters import trees
 from envs_jax.environment import Key, restart, transition
 
-EPISODE_LENGTH = 1_000  # steps, as brax.envs.create has it
+EPISODE_LENGTH = 1_000  # steps, the default of brax.envs.create
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Brax:
-    """`Brax(brax.envs.get_environment("ant"))`: one episode, `reset` and `step` alone.
+    """`Brax(brax.envs.get_environment("ant"))`: one episode, without brax's wrappers.
 
-    What brax calls done is a termination, unless its `info` says "truncation". Without
-    its wrappers it knows no time limit: `make` applies `time_limit`. Actions are -1 to 1.
+    `done` is a termination unless `info["truncation"]` is set. Without its wrappers brax
+    has no time limit: `make` applies `time_limit`. Actions are -1 to 1.
     """
 
     environment: Any
@@ -31,8 +31,8 @@ class Brax:
     def step(
         self, key: Key, state: Any, action: jax.Array
     ) -> tuple[Any, dm_env.TimeStep]:
-        del key  # there is one in the state if it is needed
-        # Brax writes into the dictionaries of the state that it is given: a copy.
+        del key  # brax keeps one in its state where it needs one
+        # A copy: brax writes into the dictionaries of the state that it is given.
         after = self.environment.step(trees.arrays(state), action)
         after = trees.as_before(after, state)
         timestep = transition(after.reward, after.obs, after.done > 0)
@@ -55,7 +55,7 @@ def names() -> list[str]:
 
 
 def make(name: str, time_limit: int | None = None, **options: Any) -> Brax:
-    """The environment of that name; `options` are its constructor's, as `backend`."""
+    """The environment `name`; `options` go to its constructor, for example `backend`."""
     from brax import envs
 
     environment = envs.get_environment(name, **options)

@@ -10,15 +10,13 @@ import jax.numpy as jnp
 from envs_jax.adapters import trees
 from envs_jax.environment import Key, restart, transition
 
-NO_LIMIT = 2**31 - 1  # steps
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Gymnax:
-    """`Gymnax(*gymnax.make("CartPole-v1"))`: one episode of it, without its resets.
+    """`Gymnax(*gymnax.make("CartPole-v1"))`: one episode, without automatic resets.
 
-    Gymnax 1.0 tells a time limit from a termination. 0.0.x says `done` to both: what
-    its `is_terminal` would not say without a limit is taken for a time limit here.
+    Gymnax 1.0 distinguishes truncations from terminations. 0.0.x reports both as `done`:
+    it is a truncation where `is_terminal` is false without a time limit.
     """
 
     environment: Any
@@ -43,27 +41,20 @@ class Gymnax:
 
     def observation_spec(self) -> Any:
         seen = jax.eval_shape(self.initial_state, jax.random.key(0))[1].observation
-        space = self.environment.observation_space(self.params)
-        if hasattr(space, "n") and jnp.issubdtype(seen.dtype, jnp.integer):
-            return dm_env.specs.DiscreteArray(space.n, seen.dtype)
-        bounds = (space.low, space.high) if hasattr(space, "low") else None
-        return jax.tree.map(lambda x: trees.array_spec(x, bounds), seen)
+        return trees.space_spec(self.environment.observation_space(self.params), seen)
 
     def action_spec(self) -> Any:
-        space = self.environment.action_space(self.params)
-        if hasattr(space, "n"):
-            return trees.choice_spec(space.n)
-        return trees.numbers_spec(space.shape, space.low, space.high)
+        return trees.action_spec(self.environment.action_space(self.params))
 
     def _ends(self, state: Any, done: Any, truncated: Any = None) -> tuple[Any, Any]:
-        """(terminated, truncated), bool [] each, from what any version says."""
+        """(terminated, truncated), bool [] each, whichever version of gymnax it is."""
         if truncated is not None:
             return done, truncated
         if hasattr(self.environment, "is_truncated"):
             return done, self.environment.is_truncated(state, self.params)
         if not hasattr(self.params, "max_steps_in_episode"):
             return done, False
-        unlimited = with_limit(self.params, NO_LIMIT)
+        unlimited = with_limit(self.params, trees.NO_LIMIT)
         return done & self.environment.is_terminal(state, unlimited), done
 
 
@@ -74,7 +65,7 @@ def names() -> list[str]:
 
 
 def make(name: str, time_limit: int | None = None, **options: Any) -> Gymnax:
-    """The environment of that name; `options` are its constructor's."""
+    """The environment `name`; `options` go to its constructor."""
     import gymnax
 
     environment, params = gymnax.make(name, **options)
@@ -84,6 +75,6 @@ def make(name: str, time_limit: int | None = None, **options: Any) -> Gymnax:
 
 
 def with_limit(params: Any, steps: int) -> Any:
-    """The same with another time limit, as a number of the same type."""
+    """The params with another time limit, of the same Python type as before."""
     kind = type(params.max_steps_in_episode)
     return params.replace(max_steps_in_episode=kind(steps))

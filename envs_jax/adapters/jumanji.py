@@ -1,4 +1,4 @@
-"""Jumanji's environments (arXiv:2306.09884), whose timesteps are dm_env's already."""
+"""Jumanji's environments (arXiv:2306.09884), whose timesteps already follow dm_env."""
 
 import dataclasses
 from typing import Any
@@ -13,11 +13,12 @@ from envs_jax.environment import Key, timestep
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Jumanji:
-    """`Jumanji(jumanji.make("Snake-v1"))`: one episode of it.
+    """`Jumanji(jumanji.make("Snake-v1"))`: one episode.
 
-    Observations are Jumanji's NamedTuples, action masks and counts of steps among them;
-    what it calls extras is left out. Most of its environments call their own time limit
-    a termination, with discount 0: a shorter `time_limit`, applied by `make`, is none.
+    Observations are Jumanji's NamedTuples, with their action masks and step counts;
+    `extras` are dropped. Most of its environments report their own time limit as a
+    termination, with discount 0; a shorter `time_limit`, which `make` applies, is a
+    truncation.
     """
 
     environment: Any
@@ -30,12 +31,12 @@ class Jumanji:
     def step(
         self, key: Key, state: Any, action: jax.Array
     ) -> tuple[Any, dm_env.TimeStep]:
-        del key  # there is one in the state if it is needed
+        del key  # Jumanji keeps one in its state where it needs one
         after, timestep = self.environment.step(state, action)
         return trees.as_before(after, state), _ours(timestep)
 
     def observation_spec(self) -> Any:
-        """Integers are quantities: Jumanji calls even a count of steps discrete."""
+        """Integers are quantities here: Jumanji declares even step counts as discrete."""
         spec = _call(self.environment.observation_spec)
         first = jax.eval_shape(self.initial_state, jax.random.key(0))[1]
         return jax.tree_util.tree_map_with_path(
@@ -61,7 +62,7 @@ def names() -> list[str]:
 
 
 def make(name: str, time_limit: int | None = None, **options: Any) -> Jumanji:
-    """The environment of that name; `options` are its constructor's."""
+    """The environment `name`; `options` go to its constructor."""
     import jumanji
 
     return Jumanji(jumanji.make(name, **options), time_limit)
@@ -77,7 +78,7 @@ def _ours(theirs: Any) -> dm_env.TimeStep:
 
 
 def _call(spec: Any) -> Any:
-    """Specs are properties since Jumanji 1.0, and were methods."""
+    """Specs are properties since Jumanji 1.0; they were methods before."""
     return spec() if callable(spec) else spec
 
 

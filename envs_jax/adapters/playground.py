@@ -1,4 +1,4 @@
-"""MuJoCo Playground's environments (arXiv:2502.08844), which step as brax's do."""
+"""MuJoCo Playground's environments (arXiv:2502.08844), which have brax's interface."""
 
 from typing import Any
 
@@ -12,10 +12,10 @@ def names() -> list[str]:
 
 
 def make(name: str, time_limit: int | None = None, **options: Any) -> Brax:
-    """The environment of that name; `options` override its config.
+    """The environment `name`; `options` override fields of its config.
 
-    The physics is MJX's own in JAX, on any device, unless `impl="warp"` is asked for.
-    The time limit is the config's `episode_length`.
+    The physics is MJX in JAX, on any device, unless `impl="warp"`. The default time
+    limit is the config's `episode_length`.
     """
     from mujoco_playground import registry
 

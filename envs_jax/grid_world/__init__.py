@@ -1,4 +1,4 @@
-"""Grid worlds with walls, keys and doors, as MiniGrid's (arXiv:2306.13831)."""
+"""MiniGrid's worlds with walls, keys and doors (arXiv:2306.13831)."""
 
 from envs_jax.grid_world.environments import DoorKey, Empty, FourRooms, Memory
 

@@ -19,26 +19,26 @@ TURN_LEFT, TURN_RIGHT, FORWARD, PICK_UP, DROP, TOGGLE, NOTHING = range(7)
 
 @dataclasses.dataclass(frozen=True)
 class GridWorld(abc.ABC):
-    """What all grid worlds have in common; equal to MiniGrid's, reward by reward.
+    """What all grid worlds share; rules and rewards equal MiniGrid's.
 
     Actions are MiniGrid's seven: 0 turn left, 1 turn right, 2 step forward, 3 pick up,
-    4 drop, 5 open or close (all of the square ahead), 6 nothing. The reward comes with
-    LAST: 1 - 0.9 * steps / time_limit at the goal, else 0. `make` applies the limit. The
-    observation is `view.view`, float32 [7, 7, 12]; walls and closed doors hide what is
-    behind them unless `see_through`.
+    4 drop, 5 open or close, 6 do nothing; 3 to 5 act on the square ahead. The reward comes
+    at LAST: 1 - 0.9 * steps / time_limit at the goal, else 0. `make` applies the time
+    limit. The observation is `view.view`, float32 [7, 7, 12]; walls and closed doors hide
+    what is behind them unless `see_through`.
     """
 
-    random_numbers: ClassVar[int]  # that a layout takes
+    random_numbers: ClassVar[int]  # how many `layout` needs
     see_through: bool = dataclasses.field(default=False, kw_only=True)
 
     @property
     @abc.abstractmethod
     def time_limit(self) -> int:
-        """In steps, MiniGrid's; by it the reward is scaled too."""
+        """In steps, as MiniGrid's; the reward depends on it."""
 
     @abc.abstractmethod
     def layout(self, numbers: jax.Array) -> State:
-        """The start of an episode, from `random_numbers` uniform numbers."""
+        """The initial state, from `random_numbers` uniform numbers."""
 
     def initial_state(self, key: Key) -> tuple[State, dm_env.TimeStep]:
         state = self.layout(jax.random.uniform(key, (self.random_numbers,)))
@@ -55,6 +55,8 @@ class GridWorld(abc.ABC):
         reward = jnp.where(prize, 1 - 0.9 * state.steps / self.time_limit, 0.0)
         return state, transition(reward, view(state, self.see_through), over)
 
+    render_fps = 5
+
     def render(self, state: State) -> jax.Array:
         """uint8 [8 * H, 8 * W, 3], the whole grid."""
         return render(state)
@@ -68,10 +70,10 @@ class GridWorld(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Empty(GridWorld):
-    """One room; the goal is in the corner across (MiniGrid-Empty).
+    """One room with the goal in a corner (MiniGrid-Empty).
 
-    With `random_start` (MiniGrid-Empty-Random) the agent starts anywhere, else in the
-    near corner, and then nothing is random.
+    With `random_start` (MiniGrid-Empty-Random) the agent starts anywhere; otherwise it
+    starts in the opposite corner and nothing is random.
     """
 
     random_numbers: ClassVar[int] = 2
@@ -92,7 +94,7 @@ class Empty(GridWorld):
 
 @dataclasses.dataclass(frozen=True)
 class FourRooms(GridWorld):
-    """Four rooms joined by four gaps; goal and agent anywhere (MiniGrid-FourRooms)."""
+    """Four rooms connected by four gaps; goal and agent anywhere (MiniGrid-FourRooms)."""
 
     random_numbers: ClassVar[int] = 7
     size: int = 19
@@ -110,7 +112,7 @@ class FourRooms(GridWorld):
 
 @dataclasses.dataclass(frozen=True)
 class DoorKey(GridWorld):
-    """Take the key, open the door, go to the goal behind it (MiniGrid-DoorKey)."""
+    """Pick up the key, open the door, go to the goal behind it (MiniGrid-DoorKey)."""
 
     random_numbers: ClassVar[int] = 5
     size: int = 8
@@ -128,11 +130,11 @@ class DoorKey(GridWorld):
 
 @dataclasses.dataclass(frozen=True)
 class Memory(GridWorld):
-    """Remember a key or a ball, and go where the same is at the fork (MiniGrid-Memory).
+    """Remember a key or a ball and go to the same object at the fork (MiniGrid-Memory).
 
-    The agent faces the fork and may start beyond the cue, which then is behind it. The
-    wrong side ends the episode with reward 0. With `random_length` the hallway's end is
-    drawn too. Nothing can be picked up.
+    The agent faces the fork and may start past the cue, which is then behind it. The wrong
+    side ends the episode with reward 0. With `random_length` the hallway's length is random
+    too. Nothing can be picked up.
     """
 
     random_numbers: ClassVar[int] = 4
@@ -170,7 +172,7 @@ def _act(state: State, action: jax.Array) -> State:
 def _handle(
     square: jax.Array, carried: jax.Array, action: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """The square ahead and what is carried, uint8 [] both, after picking, dropping, ..."""
+    """The square ahead and the carried object, both uint8 [], after the action."""
     free = carried == FLOOR
     takes = (action == PICK_UP) & free & squares.is_any(square, KEY, BALL)
     drops = (action == DROP) & ~free & (square == FLOOR)
@@ -181,5 +183,5 @@ def _handle(
 
 def _require(what: str, value: int, at_least: int, odd: bool = False) -> None:
     if value < at_least or (odd and value % 2 == 0):
-        kind = "an odd number" if odd else "a number"
-        raise ValueError(f"{what} is {value}; it must be {kind} from {at_least}")
+        kind = "odd and at least" if odd else "at least"
+        raise ValueError(f"{what} is {value}; it must be {kind} {at_least}")

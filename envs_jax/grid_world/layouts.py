@@ -1,7 +1,7 @@
-"""Layouts of grid worlds, drawn as MiniGrid draws them (arXiv:2306.13831, table 1).
+"""Random layouts of grid worlds, distributed as MiniGrid's (arXiv:2306.13831, table 1).
 
-Each takes the random numbers that it needs, float32 [n] uniform in [0, 1), and gives the
-State of an episode's start. Hashing for random words is most of what a reset costs.
+Each function takes the random numbers that it needs, float32 [n] uniform in [0, 1), and
+returns the initial State. Generating random words is most of the cost of a reset.
 """
 
 import jax
@@ -26,7 +26,7 @@ from envs_jax.grid_world.squares import (
 
 
 def empty(numbers: jax.Array, size: int, random_start: bool) -> State:
-    """A goal in the far corner; the agent in the near one, or anywhere. 2 numbers."""
+    """A goal in one corner; the agent in the opposite one, or anywhere. 2 numbers."""
     grid = put(_room(size), at((size, size), size - 2, size - 2), GOAL)
     if not random_start:
         return _start(grid, jnp.int32(1), jnp.int32(1), jnp.int32(RIGHT))
@@ -35,7 +35,7 @@ def empty(numbers: jax.Array, size: int, random_start: bool) -> State:
 
 
 def four_rooms(numbers: jax.Array, size: int) -> State:
-    """Four rooms, a gap in each wall between two; agent and goal anywhere. 7 numbers."""
+    """Four rooms with a gap in each wall; agent and goal anywhere. 7 numbers."""
     half = size // 2
     rows, columns = coordinates((size, size))
     grid = put(_room(size), (rows == half) | (columns == half), WALL)
@@ -52,7 +52,7 @@ def four_rooms(numbers: jax.Array, size: int) -> State:
 
 
 def door_key(numbers: jax.Array, size: int) -> State:
-    """A wall with a locked door; left of it agent and key, right the goal. 5 numbers."""
+    """A wall with a locked door; agent and key to its left, the goal right. 5 numbers."""
     rows, columns = coordinates((size, size))
     wall = 2 + _below(numbers[0], size - 4)
     door = 1 + _below(numbers[1], size - 3)
@@ -67,7 +67,7 @@ def door_key(numbers: jax.Array, size: int) -> State:
 
 
 def memory(numbers: jax.Array, size: int, random_length: bool) -> State:
-    """A cue in a room, a hallway, and at its fork the cue and another. 4 numbers."""
+    """A room with a cue, a hallway, and a fork with both objects. 4 numbers."""
     middle, shape = size // 2, (size, size)
     rows, columns = coordinates(shape)
     end = 4 + _below(numbers[0], size - 6) if random_length else jnp.int32(size - 3)
@@ -93,7 +93,7 @@ def memory(numbers: jax.Array, size: int, random_length: bool) -> State:
 
 
 def _room(size: int) -> jax.Array:
-    """uint8 [size, size], floor with a wall around it."""
+    """uint8 [size, size], floor surrounded by a wall."""
     rows, columns = coordinates((size, size))
     edge = (rows % (size - 1) == 0) | (columns % (size - 1) == 0)
     return jnp.where(edge, jnp.uint8(WALL), jnp.uint8(FLOOR))
@@ -109,18 +109,18 @@ def _below(number: jax.Array, count: jax.Array | int) -> jax.Array:
 
 
 def _choose(number: jax.Array, free: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Row and column of one of the squares that are `free` [H, W], each as likely."""
-    # First the row, then the column: sums over all squares so far are slow on a CPU.
+    """Row and column of a uniformly random square among those that are `free` [H, W]."""
+    # First the row, then the column: cumulative sums over all squares are slow on a CPU.
     in_rows = jnp.sum(free, axis=1)
     nth = _below(number, jnp.sum(in_rows))
-    row = jnp.sum(_so_far(in_rows) <= nth)
+    row = jnp.sum(_cumulative_sum(in_rows) <= nth)
     rows, _ = coordinates(free.shape)
     nth -= jnp.sum(jnp.where(rows[:, 0] < row, in_rows, 0))
-    column = jnp.sum(_so_far(jnp.any(free & (rows == row), axis=0)) <= nth)
+    column = jnp.sum(_cumulative_sum(jnp.any(free & (rows == row), axis=0)) <= nth)
     return row, column
 
 
-def _so_far(counts: jax.Array) -> jax.Array:
-    """int32 [N], the sum of each entry and those before it."""
+def _cumulative_sum(counts: jax.Array) -> jax.Array:
+    """int32 [N], the cumulative sum."""
     number = jnp.arange(counts.shape[0])
     return jnp.sum(jnp.where(number[None] <= number[:, None], counts[None], 0), axis=1)

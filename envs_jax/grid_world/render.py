@@ -1,4 +1,4 @@
-"""Pictures of a grid world, for people."""
+"""Pictures of grid worlds."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ import numpy as np
 from envs_jax.grid_world import squares
 from envs_jax.grid_world.squares import State
 
-TILE = 8  # pixels, in width and in height
+TILE = 8  # pixels, width and height
 RED, GREEN, YELLOW = (255, 0, 0), (0, 255, 0), (255, 255, 0)
 GREY, DARK = (100, 100, 100), (40, 40, 40)
 
@@ -24,7 +24,7 @@ def render(state: State) -> jax.Array:
 
 
 def _tiles() -> np.ndarray:
-    """uint8 [8, 8, 8, 3], a tile for each look of a square."""
+    """uint8 [8, 8, 8, 3], one tile for each appearance of a square."""
     y, x = np.mgrid[:TILE, :TILE] - (TILE - 1) / 2
     frame = np.maximum(abs(x), abs(y)) > 3
     whole = np.ones_like(frame)
@@ -40,7 +40,7 @@ def _tiles() -> np.ndarray:
         squares.CLOSED: (frame | ((abs(y) < 1) & (x > 1)), YELLOW),
         squares.LOCKED: (~((abs(x) < 1) & (abs(y) < 2)), YELLOW),
     }
-    grout = (x == x.min()) | (y == y.min())  # so that one can count squares
+    grout = (x == x.min()) | (y == y.min())  # so that squares can be counted
     tiles = np.uint8(DARK) * np.uint8(grout)[None, ..., None]
     return np.concatenate(
         [np.where(shape[..., None], np.uint8(c), tiles) for shape, c in shapes.values()]

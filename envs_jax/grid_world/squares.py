@@ -1,32 +1,32 @@
-"""What a square of a grid world holds, and what that means for who stands before it."""
+"""The contents of a grid world's squares, and their effects on the agent."""
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-# A square is a uint8. Its low three bits are what it looks like:
+# A square is a uint8. Its low three bits are its appearance:
 FLOOR, WALL, GOAL, KEY, BALL, OPEN, CLOSED, LOCKED = range(8)
 LOOKS = 8
-# and the bits above them what cannot be seen: that it stays where it is, how it ends.
+# The bits above are invisible: the object is fixed, or the square ends the episode.
 FIXED_KEY, FIXED_BALL = KEY + LOOKS, BALL + LOOKS
 PRIZE, TRAP = FLOOR + LOOKS, FLOOR + 2 * LOOKS
 
-# Directions are 0 right, 1 down, 2 left, 3 up: clockwise, as one turns to the right.
+# Directions are 0 right, 1 down, 2 left, 3 up: clockwise.
 RIGHT, DOWN, LEFT, UP = range(4)
 
 
 class State(NamedTuple):
-    grid: jax.Array  # uint8 [H, W], squares; a wall all around
+    grid: jax.Array  # uint8 [H, W], squares, surrounded by a wall
     row: jax.Array  # int32 [], of the agent
     column: jax.Array  # int32 [], of the agent
-    direction: jax.Array  # int32 [], to which it looks
+    direction: jax.Array  # int32 [], the direction it faces
     carried: jax.Array  # uint8 [], a KEY or BALL, or FLOOR for nothing
     steps: jax.Array  # int32 [], since FIRST
 
 
 def is_any(squares: jax.Array, *kinds: int) -> jax.Array:
-    """bool [...], where a square is exactly one of these kinds."""
+    """bool [...], whether a square is exactly one of these kinds."""
     found = squares == kinds[0]
     for kind in kinds[1:]:
         found |= squares == kind
@@ -46,14 +46,14 @@ def blocks_sight(squares: jax.Array) -> jax.Array:
 
 
 def toggled(square: jax.Array, carried: jax.Array) -> jax.Array:
-    """A door opens or closes; a locked one opens for a key, which is not used up."""
+    """Opens or closes a door; a locked one opens if a key is carried, which is kept."""
     opens = (square == CLOSED) | ((square == LOCKED) & (carried == KEY))
     closed = jnp.where(square == OPEN, jnp.uint8(CLOSED), square)
     return jnp.where(opens, jnp.uint8(OPEN), closed)
 
 
 def ahead(direction: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The rows and columns, -1 to 1, that one step forward goes down and to the right."""
+    """The change of row and column, -1 to 1 each, of one step forward."""
     down = is_any(direction, DOWN).astype(jnp.int32) - is_any(direction, UP)
     right = is_any(direction, RIGHT).astype(jnp.int32) - is_any(direction, LEFT)
     return down, right
@@ -66,10 +66,10 @@ def at(shape: tuple[int, int], row: jax.Array, column: jax.Array) -> jax.Array:
 
 
 def coordinates(shape: tuple[int, int]) -> tuple[jax.Array, jax.Array]:
-    """int32 [H, 1] and [1, W], to say where."""
+    """Row and column indices that broadcast, int32 [H, 1] and [1, W]."""
     return jnp.arange(shape[0])[:, None], jnp.arange(shape[1])[None, :]
 
 
 def put(grid: jax.Array, where: jax.Array, square: jax.Array | int) -> jax.Array:
-    """The grid with this square wherever `where` [H, W] is true."""
+    """The grid with `square` wherever `where` [H, W] is true."""
     return jnp.where(where, jnp.asarray(square, jnp.uint8), grid)

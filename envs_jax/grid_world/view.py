@@ -1,4 +1,4 @@
-"""What the agent of a grid world sees: the 7 x 7 squares before it (arXiv:2306.13831)."""
+"""The agent's view of a grid world: the 7 x 7 squares before it (arXiv:2306.13831)."""
 
 import functools
 
@@ -17,11 +17,11 @@ SPEC = dm_env.specs.BoundedArray(SHAPE, np.float32, 0, 1, "view")
 
 
 def view(state: State, see_through: bool) -> jax.Array:
-    """float32 [7, 7, 12], ahead is up and the agent in the middle of the last row.
+    """float32 [7, 7, 12]; ahead is up, and the agent is in the middle of the last row.
 
-    Planes 0 to 7 are 1 where a square that it sees looks like that (`squares.FLOOR` to
-    `LOCKED`), and all 0 where it sees nothing; what it carries lies on its own square. Of
-    planes 8 to 11 one is 1 everywhere: its direction, right, down, left or up.
+    Planes 0 to 7 are a one-hot code of each square's appearance (`squares.FLOOR` to
+    `LOCKED`), all 0 where the agent sees nothing; an object that it carries is shown on its
+    own square. Planes 8 to 11 are a one-hot code of its direction: right, down, left, up.
     """
     before = _squares_before(state)
     own = np.arange(SIZE**2).reshape(SIZE, SIZE) == NEAREST * SIZE + MIDDLE
@@ -35,11 +35,11 @@ def view(state: State, see_through: bool) -> jax.Array:
 
 
 def _squares_before(state: State) -> jax.Array:
-    """uint8 [7, 7], turned as the agent looks; what is not in the grid is wall."""
+    """uint8 [7, 7], rotated to the agent's direction; outside the grid is wall."""
     height, width = state.grid.shape
     forward, aside = NEAREST - np.arange(SIZE)[:, None], np.arange(SIZE)[None] - MIDDLE
     down, right = squares.ahead(state.direction)
-    # Looking (down, right), one's right hand is at (right, -down).
+    # An agent that faces (down, right) has (right, -down) on its right hand.
     rows = state.row + forward * down + aside * right
     columns = state.column + forward * right - aside * down
     inside = (0 <= rows) & (rows < height) & (0 <= columns) & (columns < width)
@@ -48,12 +48,12 @@ def _squares_before(state: State) -> jax.Array:
 
 
 def _sight(clear: jax.Array) -> jax.Array:
-    """bool [7, 7], what is seen where only `clear` [7, 7] squares let sight pass.
+    """bool [7, 7], the visible squares, if only `clear` [7, 7] squares let sight pass.
 
-    MiniGrid's rule. From the agent's row to the farthest: sight spreads along a row over
+    MiniGrid's rule, from the agent's row to the farthest: sight spreads along a row over
     the clear squares next to those already seen, and from each of them to its neighbours
-    on both sides and to the three squares ahead of these. A row is an integer here, a bit
-    for each square, which costs a fraction of what arrays do.
+    on both sides and to the three squares ahead of these. A row is an integer with one bit
+    per square, which is much cheaper than arrays.
     """
     bits = np.arange(SIZE)
     clear_rows = jnp.sum(clear << bits[None], axis=1)
@@ -69,9 +69,9 @@ def _sight(clear: jax.Array) -> jax.Array:
 
 @functools.cache
 def _spread() -> np.ndarray:
-    """int32 [2^7 * 2^7]: of `lit << 7 | clear`, the clear squares that sight spreads to.
+    """int32 [2^7 * 2^7]: maps `lit << 7 | clear` to the clear squares reached by sight.
 
-    Looked up: XLA would compute a loop's early rounds again for each later one.
+    A table, because XLA would recompute the early iterations of a loop for each later one.
     """
     lit, clear = np.divmod(np.arange(1 << 2 * SIZE, dtype=np.int32), 1 << SIZE)
     source = lit & clear

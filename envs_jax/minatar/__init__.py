@@ -1,4 +1,4 @@
-"""MinAtar's five games, rule for rule, in JAX (Young and Tian 2019, arXiv:1903.03176)."""
+"""MinAtar's five games, rules unchanged (Young and Tian 2019, arXiv:1903.03176)."""
 
 from envs_jax.minatar.asterix import Asterix
 from envs_jax.minatar.breakout import Breakout

@@ -1,4 +1,4 @@
-"""MinAtar's Asterix: collect the gold that crosses the board, keep away from enemies."""
+"""MinAtar's Asterix: collect the gold that crosses the board, avoid the enemies."""
 
 import dataclasses
 from typing import ClassVar, NamedTuple
@@ -23,32 +23,32 @@ from envs_jax.minatar.game import (
     place,
 )
 
-LANES = 8  # rows 1 to 8, one thing in each at most
+LANES = 8  # rows 1 to 8, at most one object in each
 FIRST_ROW = 1
-SPAWN_INTERVAL, MOVE_INTERVAL = 10, 5  # steps, before they shorten
-RAMP_INTERVAL = 100  # steps between two shortenings, and a few
-AWAY = -1  # the column of what is not there
-PLACES = 840  # divisible by 1 to 8: a fair choice among so many free lanes
+SPAWN_INTERVAL, MOVE_INTERVAL = 10, 5  # steps, at the start of an episode
+RAMP_INTERVAL = 100  # timer between two increases of speed, in steps
+AWAY = -1  # the column of an object that does not exist
+PLACES = 840  # divisible by 1 to 8: a fair choice among any number of free lanes
 
 
 class Chance(NamedTuple):
-    """Of the next thing: all int32 []."""
+    """Properties of the next object: all int32 []."""
 
     right: jax.Array  # 1 if it moves to the right
     kind: jax.Array  # 0 is gold, 1 and 2 an enemy
-    lane: jax.Array  # below 840, a share of the free lanes
+    lane: jax.Array  # below 840, selects one of the free lanes
 
 
 class Things(NamedTuple):
-    """One a lane; all [8]."""
+    """One object per lane; all [8]."""
 
     column: jax.Array  # int32, or AWAY
-    right: jax.Array  # int32, 1 or -1: columns a move
-    gold: jax.Array  # bool, else an enemy
+    right: jax.Array  # int32, 1 or -1: columns per move
+    gold: jax.Array  # bool, otherwise an enemy
 
 
 class Collecting(NamedTuple):
-    """All int32 [], but for the things."""
+    """All int32 [], except `things`."""
 
     row: jax.Array  # of the player
     column: jax.Array
@@ -58,15 +58,15 @@ class Collecting(NamedTuple):
     move_timer: jax.Array
     move_interval: jax.Array
     ramp_timer: jax.Array
-    ramps: jax.Array  # how many so far
+    ramps: jax.Array  # number of speed increases so far
 
 
 @dataclasses.dataclass(frozen=True)
 class Asterix(Game):
-    """Gold is worth 1; the episode ends where an enemy touches the player.
+    """Gold pays 1; the episode ends when an enemy touches the player.
 
-    Things come from both sides and leave at the other; with `ramping` they come and move
-    ever faster.
+    Objects enter at one side and leave at the other; with `ramping` they appear and move
+    faster and faster.
     """
 
     ramping: bool = True
@@ -129,11 +129,11 @@ class Asterix(Game):
 
 
 def _spawn(things: Things, chance: Chance, due: jax.Array) -> Things:
-    """A new thing in a free lane, if one is due and a lane is free."""
+    """Adds an object to a free lane, if one is due and a lane is free."""
     free = things.column == AWAY
     bit = 1 << count(LANES)
     lanes = any_of(jnp.where(free, bit, 0))
-    rank = jax.lax.population_count(lanes & (bit - 1))  # among the free ones
+    rank = jax.lax.population_count(lanes & (bit - 1))  # among the free lanes
     chosen = chance.lane * jax.lax.population_count(lanes) // PLACES
     new = due & free & (rank == chosen)
     right = jnp.where(chance.right == 1, 1, -1)
@@ -145,7 +145,7 @@ def _spawn(things: Things, chance: Chance, due: jax.Array) -> Things:
 
 
 def _moved(things: Things) -> jax.Array:
-    """int32 [8]: the columns one further, or AWAY."""
+    """int32 [8]: the columns after a move, or AWAY."""
     column = things.column + things.right
     inside = (things.column != AWAY) & (column >= 0) & (column < SIZE)
     return jnp.where(inside, column, AWAY)
@@ -154,7 +154,7 @@ def _moved(things: Things) -> jax.Array:
 def _touch(
     things: Things, here: jax.Array, column: jax.Array
 ) -> tuple[Things, jax.Array, jax.Array]:
-    """Without the gold in the player's cell; if there was some; if an enemy is there."""
+    """Takes gold from the player's cell; whether any was there; whether an enemy is."""
     met = here & (things.column == column)
     taken = met & things.gold
     left = things._replace(column=jnp.where(taken, AWAY, things.column))

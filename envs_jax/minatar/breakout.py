@@ -20,36 +20,37 @@ from envs_jax.minatar.game import (
 )
 
 TOP, BOTTOM = 1, 3  # the wall's rows
-WALL = (1 << 30) - 1  # all its bricks, a bit each, row by row
+WALL = (1 << 30) - 1  # all bricks, one bit each, row by row
 
 
 class Breaking(NamedTuple):
-    """All int32 [], but for `striking`."""
+    """All int32 [], except `striking`."""
 
     paddle: jax.Array  # column
     row: jax.Array  # of the ball
     column: jax.Array  # of the ball
-    down: jax.Array  # 1 or -1, rows a step
-    right: jax.Array  # 1 or -1, columns a step
-    last_row: jax.Array  # where the ball was before
+    down: jax.Array  # 1 or -1, rows per step
+    right: jax.Array  # 1 or -1, columns per step
+    last_row: jax.Array  # of the ball, one step before
     last_column: jax.Array
     bricks: jax.Array  # 30 bits
-    striking: jax.Array  # bool [], the ball met a brick in the last step
+    striking: jax.Array  # bool [], the ball hit a brick in the last step
 
 
 @dataclasses.dataclass(frozen=True)
 class Breakout(Game):
-    """Each brick is worth 1; the episode ends where the ball passes the paddle.
+    """Each brick pays 1; the episode ends when the ball passes the paddle.
 
-    The ball moves along diagonals, a cell a step. Missing it with half the paddle sends it
-    back where it came from. The wall is rebuilt when all of it is gone and the ball is low.
+    The ball moves diagonally by one cell per step. If the paddle is not below the ball but
+    where it is about to land, the ball returns the way it came. The wall is rebuilt when
+    all bricks are gone and the ball is in the lowest row.
     """
 
     channels: ClassVar[tuple[str, ...]] = ("paddle", "ball", "trail", "brick")
     actions: ClassVar[tuple[int, ...]] = (NOOP, LEFT, RIGHT)
 
     def chance(self, words: jax.Array) -> jax.Array:
-        """bool []: the ball starts at the right edge, not at the left one."""
+        """bool []: whether the ball starts at the right edge, rather than the left."""
         return words[0] & 1 == 1
 
     def begin(self, chance: jax.Array) -> Breaking:
@@ -63,7 +64,7 @@ class Breakout(Game):
     def play(
         self, game: Breaking, action: jax.Array, chance: jax.Array
     ) -> tuple[Breaking, jax.Array, jax.Array]:
-        del chance  # at the start only
+        del chance  # used at the start only
         paddle = jnp.clip(game.paddle + move(action, LEFT, RIGHT), 0, SIZE - 1)
         row, free_column = game.row + game.down, game.column + game.right
         column = jnp.clip(free_column, 0, SIZE - 1)
@@ -72,7 +73,7 @@ class Breakout(Game):
         ceiling = row < 0
         brick = _brick(row, column)
         met = game.bricks & brick != 0
-        struck = met & ~game.striking  # else the ball flies on, through a second brick
+        struck = met & ~game.striking  # else the ball passes through a second brick
         floor = row == SIZE - 1
         above, ahead = game.column == paddle, column == paddle
         caught = floor & (above | ahead)
@@ -103,6 +104,6 @@ class Breakout(Game):
 
 
 def _brick(row: jax.Array, column: jax.Array) -> jax.Array:
-    """int32: the bit of the brick in that cell, 0 where none can be."""
+    """int32: the bit of the brick in that cell, 0 outside the wall."""
     inside = (row >= TOP) & (row <= BOTTOM)
     return jnp.where(inside, 1 << jnp.where(inside, SIZE * (row - TOP) + column, 0), 0)

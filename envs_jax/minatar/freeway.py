@@ -1,4 +1,4 @@
-"""MinAtar's Freeway: a chicken crosses eight lanes of cars, again and again."""
+"""MinAtar's Freeway: a chicken repeatedly crosses eight lanes of cars."""
 
 import dataclasses
 from typing import ClassVar, NamedTuple
@@ -20,30 +20,31 @@ from envs_jax.minatar.game import (
     place,
 )
 
-LANES = 8  # rows 1 to 8, a car in each
+LANES = 8  # rows 1 to 8, one car in each
 FIRST_ROW = 1
 SPEEDS = 5  # a car moves every 2 to 6 steps
 HOME, GOAL = SIZE - 1, 0  # the chicken's rows
-COLUMN = 4  # the chicken's
-REST = 3  # steps from a move of the chicken to the next
-STEPS = 2_500  # of an episode, and one
+COLUMN = 4  # of the chicken
+REST = 3  # steps between two moves of the chicken
+STEPS = 2_500  # the episode ends one step later
 
 
 class Crossing(NamedTuple):
     row: jax.Array  # int32 [], of the chicken
-    rest: jax.Array  # int32 [], steps until it can move
+    rest: jax.Array  # int32 [], steps until it can move again
     steps_left: jax.Array  # int32 []
     column: jax.Array  # int32 [8], of the cars
-    pause: jax.Array  # int32 [8], 1 to 5: steps that a car waits between two moves
-    right: jax.Array  # int32 [8], 1 or -1: columns a move
+    pause: jax.Array  # int32 [8], 1 to 5: steps that a car waits between moves
+    right: jax.Array  # int32 [8], 1 or -1: columns per move
     timer: jax.Array  # int32 [8], steps until the car moves
 
 
 @dataclasses.dataclass(frozen=True)
 class Freeway(Game):
-    """A crossing is worth 1, and gives all cars new speeds; a car sends the chicken home.
+    """A crossing pays 1 and gives all cars new speeds.
 
-    The episode ends, and is not cut off, at the 2,501st step: MinAtar's clock runs to -1.
+    A chicken that meets a car starts again. The episode terminates, rather than being
+    truncated, at step 2,501: MinAtar's clock runs down to -1.
     """
 
     channels: ClassVar[tuple[str, ...]] = ("chicken", "car") + (
@@ -58,7 +59,7 @@ class Freeway(Game):
 
     def chance(self, words: jax.Array) -> tuple[jax.Array, jax.Array]:
         """int32 [8] each: pauses, 1 to 5, and directions, 1 or -1."""
-        # Half the cars of a word: of more, the last car's speed would not be uniform.
+        # Half the cars per word: with more, the last speeds would not be uniform enough.
         numbers = digits(words[1], *(10,) * 4) + digits(words[2], *(10,) * 4)
         numbers = jnp.stack(numbers)
         return 1 + numbers % SPEEDS, jnp.where(numbers < SPEEDS, 1, -1)
@@ -99,13 +100,13 @@ class Freeway(Game):
     def cells(self, game: Crossing) -> jax.Array:
         behind = _around(game.column - game.right)
         lanes = mark(1, game.column[:, None] == columns())
-        trail = 1 << (1 + game.pause)  # the channel tells the speed
+        trail = 1 << (1 + game.pause)  # the channel encodes the speed
         lanes |= jnp.where(behind[:, None] == columns(), trail[:, None], 0)
         chicken = mark(0, place(game.row, jnp.int32(COLUMN)))
         return chicken | jnp.pad(lanes, ((FIRST_ROW, FIRST_ROW), (0, 0)))
 
 
 def _around(column: jax.Array) -> jax.Array:
-    """Off one edge is at the other."""
+    """Wraps around at the edges."""
     column = jnp.where(column < 0, SIZE - 1, column)
     return jnp.where(column >= SIZE, 0, column)

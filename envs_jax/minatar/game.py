@@ -1,4 +1,4 @@
-"""What MinAtar's games share: actions, sticky ones, planes and pictures (arXiv:1903.03176)."""
+"""What MinAtar's games share: sticky actions, planes, rendering (arXiv:1903.03176)."""
 
 import abc
 import colorsys
@@ -15,38 +15,38 @@ from envs_jax.environment import Key, restart, transition
 NOOP, LEFT, UP, RIGHT, DOWN, FIRE = range(6)
 
 SIZE = 10  # cells, of the board's side
-CELL = 8  # pixels, of a cell's side in a picture
+CELL = 8  # pixels, side of a cell in a picture
 
 
 class Draws(NamedTuple):
-    """All that is random in a step: `play` and `begin` are functions of it."""
+    """The random draws of one step; given them, `play` and `begin` are deterministic."""
 
     sticky: jax.Array  # bool [], the last action is repeated
-    chance: Any  # the game's own
+    chance: Any  # specific to the game
 
 
 class State(NamedTuple):
-    game: Any  # the game's own
-    action: jax.Array  # int32 [], the last one played, of the six
+    game: Any  # specific to the game
+    action: jax.Array  # int32 [], the last one executed, 0 to 5
 
 
 @dataclasses.dataclass(frozen=True)
 class Game(abc.ABC):
-    """A game on 10 by 10 cells; equal to MinAtar 1.0.15 when fed the same random numbers.
+    """A game on 10 by 10 cells; equal to MinAtar 1.0.15 given the same random numbers.
 
     The six actions are 0 stay, 1 left, 2 up, 3 right, 4 down, 5 fire; without
-    `full_action_space` the game's `actions` only, numbered from 0 in that order. The
-    observation is float32 [10, 10, C]: 1 where the plane's thing is, else 0. There is no
-    time limit. Unlike MinAtar's, the last action is forgotten between episodes: the first
-    step's is 0.
+    `full_action_space` only the game's `actions`, renumbered from 0 in that order. The
+    observation is float32 [10, 10, C]: one plane per object type, 1 where such an object
+    is. There is no time limit. Unlike in MinAtar, the last action, which a sticky action
+    repeats, is reset to 0 at the start of an episode.
     """
 
     sticky_actions: float = 0.1  # the probability that the last action is repeated
     full_action_space: bool = True
 
-    channels: ClassVar[tuple[str, ...]]  # what the planes show
-    actions: ClassVar[tuple[int, ...]]  # those that do something
-    words: ClassVar[int] = 1  # random ones a step, 32 bits each: they cost time
+    channels: ClassVar[tuple[str, ...]]  # names of the planes
+    actions: ClassVar[tuple[int, ...]]  # those that have an effect
+    words: ClassVar[int] = 1  # random 32-bit words per step: each costs time
 
     def __post_init__(self):
         if not 0 <= self.sticky_actions <= 1:
@@ -77,45 +77,47 @@ class Game(abc.ABC):
         count = 6 if self.full_action_space else len(self.actions)
         return dm_env.specs.DiscreteArray(count, name="action")
 
+    render_fps = 10
+
     def render(self, state: State) -> jax.Array:
-        """A picture, uint8 [80, 80, 3]: a colour a plane, the last plane's where two meet."""
-        last = jnp.int32(32) - jax.lax.clz(self.cells(state.game))  # 0 where nothing is
+        """uint8 [80, 80, 3]: one colour per plane; later planes cover earlier ones."""
+        last = jnp.int32(32) - jax.lax.clz(self.cells(state.game))  # 0 where empty
         picture = jnp.asarray(_palette(len(self.channels)))[last]
         return picture.repeat(CELL, 0).repeat(CELL, 1)
 
     def draw(self, key: Key) -> Draws:
-        # Drawn alike by step and initial_state: automatic resets then cost no more words.
+        # The same in step and initial_state, so that automatic resets need no more words.
         words = jax.random.bits(key, (self.words,))
         sticky = (words[0] >> 8) / 2**24 < self.sticky_actions
         return Draws(sticky, self.chance(words))
 
     @abc.abstractmethod
     def chance(self, words: jax.Array) -> Any:
-        """The game's draws of uint32 [words]; the first one's upper 24 bits are taken."""
+        """The game's draws from uint32 [words]; the first word's upper 24 bits are in use."""
 
     @abc.abstractmethod
     def begin(self, chance: Any) -> Any:
-        """A new episode."""
+        """The initial state of an episode."""
 
     @abc.abstractmethod
     def play(
         self, game: Any, action: jax.Array, chance: Any
     ) -> tuple[Any, jax.Array, jax.Array]:
-        """The game after one of the six actions, the reward, and whether it is over."""
+        """The state after one of the six actions, the reward, and whether the game is over."""
 
     @abc.abstractmethod
     def cells(self, game: Any) -> jax.Array:
         """int32 [10, 10]: bit c of a cell is set where channel c is on."""
 
     def _planes(self, state: State) -> jax.Array:
-        # Looked up rather than computed: a third faster on a CPU.
+        # A table lookup: a third faster on a CPU than computing the bits.
         channels = len(self.channels)
         bits = count(1 << channels)[:, None] >> count(channels)[None] & 1  # [2^C, C]
         return jnp.float32(bits)[self.cells(state.game)]
 
 
-# Made anew in each trace: numpy's constants would become operands of AutoReset's cond, and
-# under vmap have a copy for each environment.
+# Functions rather than numpy constants: those would become operands of the `cond` in
+# AutoReset, with one copy per environment under vmap.
 def count(size: int) -> jax.Array:
     """int32 [size]: 0, 1, ..."""
     return jax.lax.iota(jnp.int32, size)
@@ -137,19 +139,19 @@ def move(action: jax.Array, less: int, more: int) -> jax.Array:
 
 
 def place(row: jax.Array, column: jax.Array) -> jax.Array:
-    """bool [10, 10]: that cell only."""
+    """bool [10, 10]: true in that cell only."""
     return (rows() == row) & (columns() == column)
 
 
 def mark(channel: int, where: jax.Array) -> jax.Array:
-    """int32, of the shape of `where`: the channel's bit where it is true."""
+    """int32, shaped like `where`: the channel's bit where it is true, else 0."""
     return jnp.where(where, jnp.int32(1 << channel), jnp.int32(0))
 
 
 def digits(word: jax.Array, *sizes: int) -> list[jax.Array]:
-    """int32 numbers below `sizes`, of one random word.
+    """Random integers below `sizes`, int32, from one random word.
 
-    Not quite uniform: probabilities are wrong by the product of all sizes over 2^32, at most.
+    Not exactly uniform: the error is at most the product of all sizes over 2^32.
     """
     numbers = []
     for size in sizes:
@@ -159,14 +161,14 @@ def digits(word: jax.Array, *sizes: int) -> list[jax.Array]:
 
 
 def any_of(bits: jax.Array) -> jax.Array:
-    """Integers [..., N] joined bit by bit: [...]."""
-    while bits.shape[-1] > 1:  # faster than lax.reduce on a CPU, in XLA's compiler too
+    """The bitwise or of integers along the last axis: [..., N] to [...]."""
+    while bits.shape[-1] > 1:  # on a CPU, compiles and runs faster than lax.reduce
         half = (bits.shape[-1] + 1) // 2
         bits = bits[..., :half] | bits[..., -half:]
     return bits[..., 0]
 
 
 def _palette(channels: int) -> np.ndarray:
-    """uint8 [channels + 1, 3]: black, then colours around the circle."""
+    """uint8 [channels + 1, 3]: black, then colours of all hues."""
     colours = [colorsys.hsv_to_rgb(i / channels, 0.6, 1) for i in range(channels)]
     return np.uint8(np.round(255 * np.array([(0, 0, 0), *colours])))

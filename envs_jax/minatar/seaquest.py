@@ -1,4 +1,4 @@
-"""MinAtar's Seaquest: shoot fish and submarines, rescue divers, mind the oxygen."""
+"""MinAtar's Seaquest: shoot fish and submarines, rescue divers, watch the oxygen."""
 
 import dataclasses
 import functools
@@ -37,23 +37,23 @@ from envs_jax.minatar.swimmers import (
 )
 
 OXYGEN = 200  # steps under water
-GAUGE = 10  # cells of a full tank
-CREW = 6  # divers at most
-RELOAD = 5  # steps from a shot to the next
-SHOT_INTERVAL = 10  # steps that an enemy submarine waits between two shots
+GAUGE = 10  # cells that show a full tank
+CREW = 6  # maximum number of divers on board
+RELOAD = 5  # steps between two shots
+SHOT_INTERVAL = 10  # steps that an enemy submarine waits between shots
 SPAWN_INTERVAL, LEAST_SPAWN = 20, 1  # steps between two enemies
-MOVE_INTERVAL, LEAST_MOVE = 5, 2  # steps that an enemy waits between two moves
-DIVER_SPAWN, DIVER_MOVE = 30, 5  # steps, likewise
+MOVE_INTERVAL, LEAST_MOVE = 5, 2  # steps that an enemy waits between moves
+DIVER_SPAWN, DIVER_MOVE = 30, 5  # the same for divers
 
-# At most so many at once, at the highest speed: what is launched pushes out the oldest,
-# which has left the board by then.
-ENEMIES = 30  # one a step, and each is gone in the 30th step
-DIVERS = 2  # one in 30 steps, gone in the 60th
-BULLETS = 2  # one in 5 steps, gone in the 10th
+# The largest numbers at once, at the highest speed: a new one replaces the oldest, which
+# has left the board by then.
+ENEMIES = 30  # one per step, each leaves within 30 steps
+DIVERS = 2  # one per 30 steps, each leaves within 60
+BULLETS = 2  # one per 5 steps, each leaves within 10
 
 
 class Chance(NamedTuple):
-    """Of the next enemy and the next diver: all int32 []."""
+    """Properties of the next enemy and the next diver: all int32 []."""
 
     right: jax.Array  # 1 if the enemy swims to the right
     kind: jax.Array  # 0 is a submarine, 1 and 2 a fish
@@ -63,33 +63,35 @@ class Chance(NamedTuple):
 
 
 class Diving(NamedTuple):
-    """All int32 [], but for the swimmers, the shots, and what is bool []."""
+    """All int32 [], except swimmers, shots, and the field that is bool []."""
 
     row: jax.Array  # of the player's submarine
     column: jax.Array
-    right: jax.Array  # 1 or -1, where it looks
+    right: jax.Array  # 1 or -1, the direction it faces
     surfaced: jax.Array  # bool
     oxygen: jax.Array  # steps
     crew: jax.Array  # divers on board; -1 after a rescue of six, as in MinAtar
     bullets: Swimmers  # [2], the player's
     enemies: Swimmers  # [30]
     divers: Swimmers  # [2]
-    shots: tuple[jax.Array, jax.Array]  # to the left and right, int32 [10] rows of bits
+    shots: tuple[
+        jax.Array, jax.Array
+    ]  # to the left and to the right, int32 [10]: bits of rows
     reload_timer: jax.Array  # steps
     spawn_timer: jax.Array
     spawn_interval: jax.Array
     diver_timer: jax.Array
     move_interval: jax.Array
-    ramps: jax.Array  # how many so far
+    ramps: jax.Array  # number of speed increases so far
 
 
 @dataclasses.dataclass(frozen=True)
 class Seaquest(Game):
-    """An enemy shot is worth 1, a crew of six at the surface 1 for 20 steps of oxygen.
+    """Each enemy hit pays 1; surfacing with six divers pays 1 per 20 steps of oxygen left.
 
-    The episode ends where an enemy or its shot meets the player, with no oxygen, and where
-    the player surfaces without a diver. Surfacing fills the tank and takes a diver; with
-    `ramping` it makes enemies come and move faster.
+    The episode ends when an enemy or its shot hits the player, when the oxygen is used up,
+    and when the player surfaces without a diver. Surfacing refills the oxygen and costs one
+    diver; with `ramping` it also makes enemies appear and move faster.
     """
 
     ramping: bool = True
@@ -162,7 +164,7 @@ class Seaquest(Game):
         return functools.reduce(jnp.bitwise_or, map(mark, range(10), things))
 
     def _surface(self, game: Diving, surfacing: jax.Array) -> tuple[Diving, jax.Array]:
-        """A full tank for a diver, and int32 [], what is paid for a whole crew."""
+        """Refills the oxygen for one diver; and int32 [], the reward for a full crew."""
         whole = game.crew == CREW
         paid = jnp.where(surfacing & whole, GAUGE * game.oxygen // OXYGEN, 0)
         spawn, steps = game.spawn_interval, game.move_interval
@@ -181,7 +183,7 @@ class Seaquest(Game):
 
 
 def _spawn(game: Diving, chance: Chance) -> Diving:
-    """The enemy and the diver that are due; no enemy swims against others in its row."""
+    """Adds the enemy and the diver that are due; all enemies of a row swim the same way."""
     right, column = _from_edge(chance.right)
     row = 1 + chance.row
     due, wait = game.spawn_timer == 0, game.move_interval
@@ -201,7 +203,7 @@ def _spawn(game: Diving, chance: Chance) -> Diving:
 
 
 def _from_edge(right: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """int32 []: the direction, 1 or -1, and the column where such a one starts."""
+    """int32 []: the direction, 1 or -1, and the column where it starts."""
     return jnp.where(right == 1, 1, -1), jnp.where(right == 1, 0, SIZE - 1)
 
 
@@ -219,7 +221,7 @@ def _steer(game: Diving, action: jax.Array) -> Diving:
 
 
 def _shoot(game: Diving) -> tuple[Diving, jax.Array]:
-    """The bullets fly; and int32 [], how many hit: fish before submarines, the oldest."""
+    """Moves the bullets; and int32 [], the hits. Fish are hit first, then the oldest."""
     bullets, _ = swim(game.bullets, 0)
     enemies, hits = game.enemies, jnp.int32(0)
     order = 1 + count(ENEMIES) + jnp.where(enemies.armed, 0, ENEMIES)
@@ -233,7 +235,7 @@ def _shoot(game: Diving) -> tuple[Diving, jax.Array]:
 
 
 def _rescue(game: Diving) -> Diving:
-    """The divers swim; those at the player come on board, the newest first."""
+    """Moves the divers; those at the player come on board, the newest first."""
     divers, _ = swim(game.divers, DIVER_MOVE)
     met = at(game.divers, game.row, game.column) | at(divers, game.row, game.column)
     crew = game.crew
@@ -245,14 +247,14 @@ def _rescue(game: Diving) -> Diving:
 
 
 def _attack(game: Diving) -> tuple[Diving, jax.Array, jax.Array]:
-    """Enemies and their shots move; how many swam into bullets; if one met the player."""
+    """Moves enemies and shots; the number hit by bullets; whether one hit the player."""
     enemies, moved = swim(game.enemies, game.move_interval)
     met = at(enemies, game.row, game.column)
     hurt = (met | at(game.enemies, game.row, game.column)).any()
 
     fires = inside(game.enemies) & enemies.armed & (enemies.reload == 0)
     reload = jnp.where(fires, SHOT_INTERVAL, enemies.reload - 1)
-    launched = launched_shots(enemies, fires)  # by one that now leaves or is hit, too
+    launched = launched_shots(enemies, fires)  # also by those that now leave or are hit
     left, right = map(jnp.bitwise_or, game.shots, launched)
     player = jnp.where(count(SIZE) == game.row, 1 << game.column, 0)
     shots = left >> 1, right << 1 & (1 << SIZE) - 1
@@ -260,7 +262,7 @@ def _attack(game: Diving) -> tuple[Diving, jax.Array, jax.Array]:
 
     bullets, alive = game.bullets, moved & ~met
     there, hit = inside(bullets), jnp.zeros(ENEMIES, bool)
-    for i in reversed(range(BULLETS)):  # of two in a cell, the older one hits
+    for i in reversed(range(BULLETS)):  # of two bullets in a cell, the older one hits
         struck = alive & at(enemies, bullets.row[i], bullets.column[i]) & there[i]
         struck &= ~hit
         bullets = remove(bullets, (count(BULLETS) == i) & struck.any())
@@ -271,7 +273,7 @@ def _attack(game: Diving) -> tuple[Diving, jax.Array, jax.Array]:
 
 
 def _breathe(game: Diving) -> tuple[Diving, jax.Array]:
-    """All clocks go on; and bool [], if the player comes to the surface now."""
+    """Advances all timers; and bool [], whether the player surfaces in this step."""
     under = game.row > 0
     game = game._replace(
         spawn_timer=jnp.maximum(game.spawn_timer - 1, 0),

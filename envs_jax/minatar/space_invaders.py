@@ -22,32 +22,32 @@ from envs_jax.minatar.game import (
 )
 
 GROUND = SIZE - 1  # the cannon's row
-WAVE_ROWS, WAVE_ROW = 4, 0b0011111100  # a bit a column
-RELOAD = 5  # steps from a shot of the cannon to the next
+WAVE_ROWS, WAVE_ROW = 4, 0b0011111100  # one bit per column
+RELOAD = 5  # steps between two shots of the cannon
 SHOT_INTERVAL = 10  # steps between two shots of the aliens
-MOVE_INTERVAL, LEAST_INTERVAL = 12, 6  # steps between two moves of a whole wave
+MOVE_INTERVAL, LEAST_INTERVAL = 12, 6  # steps between two moves of a full wave
 
 
 class Invading(NamedTuple):
-    """Boards are rows, int32 [10]: a bit a column, the lowest for column 0; else int32 []."""
+    """A board is int32 [10], one entry per row; bit 0 is column 0. Others are int32 []."""
 
     column: jax.Array  # of the cannon
     aliens: jax.Array  # board
-    shots: jax.Array  # board, the cannon's
-    bombs: jax.Array  # board, the aliens'
-    right: jax.Array  # 1 or -1: columns a move of the aliens
+    shots: jax.Array  # board, shots of the cannon
+    bombs: jax.Array  # board, shots of the aliens
+    right: jax.Array  # 1 or -1: columns per move of the aliens
     reload_timer: jax.Array  # steps until the cannon can shoot
     move_timer: jax.Array  # steps until the aliens move
     bomb_timer: jax.Array  # steps until one of them shoots
-    interval: jax.Array  # steps between two moves, of many aliens
+    interval: jax.Array  # steps between two moves while many aliens are left
 
 
 @dataclasses.dataclass(frozen=True)
 class SpaceInvaders(Game):
-    """Each alien is worth 1; the episode ends where one lands or shoots the cannon.
+    """Each alien pays 1; the episode ends when one lands or hits the cannon.
 
-    The fewer are left the faster they move; when all are shot the next wave comes, with
-    `ramping` a faster one. Nothing but sticky actions is random.
+    The fewer are left the faster they move; when all are shot the next wave appears, a
+    faster one with `ramping`. Only sticky actions are random.
     """
 
     ramping: bool = True
@@ -118,7 +118,7 @@ class SpaceInvaders(Game):
 
 
 def _number(board: jax.Array) -> jax.Array:
-    """int32 []: of what is on it."""
+    """int32 []: the number of objects on a board."""
     return jax.lax.population_count(board).sum()
 
 
@@ -127,9 +127,9 @@ def _wave() -> jax.Array:
 
 
 def _march(game: Invading) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The aliens if they move now, their direction, and whether they were on the ground.
+    """The aliens after a move, if one is due, their direction, and whether they landed.
 
-    They move by a column or, at the edge ahead, by a row, and turn.
+    They move by one column; at the edge they move down by one row and turn around.
     """
     due = game.move_timer == 0
     ahead = jnp.where(game.right < 0, 1, 1 << SIZE - 1)
@@ -142,7 +142,7 @@ def _march(game: Invading) -> tuple[jax.Array, jax.Array, jax.Array]:
 
 
 def _bomb(aliens: jax.Array, column: jax.Array) -> jax.Array:
-    """int32 [10]: the lowest alien's cell in the column nearest the cannon, else the left."""
+    """int32 [10]: the lowest alien in the column nearest to the cannon; of two, the left."""
     line = count(SIZE)
     occupied = any_of(aliens) >> line & 1 == 1
     order = 2 * jnp.abs(line - column) + (line > column)

@@ -1,4 +1,4 @@
-"""What crosses Seaquest's board in rows, a fixed number of places for it."""
+"""Objects that cross Seaquest's board along rows, in arrays of fixed size."""
 
 from typing import NamedTuple
 
@@ -7,17 +7,17 @@ import jax.numpy as jnp
 
 from envs_jax.minatar.game import SIZE, any_of, columns, rows
 
-AWAY = -1  # the column of what is not there; beyond an edge it is not there either
+AWAY = -1  # the column of an object that does not exist, as is any off the board
 
 
 class Swimmers(NamedTuple):
-    """The newest first; all [N], int32 but for `armed`."""
+    """The newest first; all [N], int32 except `armed`."""
 
     row: jax.Array
     column: jax.Array
-    right: jax.Array  # 1 or -1: columns a move
+    right: jax.Array  # 1 or -1: columns per move
     wait: jax.Array  # steps until it moves
-    armed: jax.Array  # bool, it shoots
+    armed: jax.Array  # bool, whether it shoots
     reload: jax.Array  # steps until it shoots
 
 
@@ -28,17 +28,17 @@ def empty(count: int) -> Swimmers:
 
 
 def inside(swimmers: Swimmers) -> jax.Array:
-    """bool [N]: on the board."""
+    """bool [N]: whether it is on the board."""
     return (swimmers.column >= 0) & (swimmers.column < SIZE)
 
 
 def at(swimmers: Swimmers, row: jax.Array, column: jax.Array) -> jax.Array:
-    """bool [N]: in that cell of the board."""
+    """bool [N]: whether it is in that cell of the board."""
     return (swimmers.row == row) & (swimmers.column == column)
 
 
 def launch(swimmers: Swimmers, new: jax.Array, *swimmer: jax.Array) -> Swimmers:
-    """With one more, where `new`, in the place of the oldest: its fields are `swimmer`."""
+    """Where `new`, adds one with the fields `swimmer` and drops the oldest."""
 
     def push(leaf, value):
         pushed = jnp.concatenate([jnp.asarray(value, leaf.dtype)[None], leaf[:-1]])
@@ -52,7 +52,7 @@ def remove(swimmers: Swimmers, where: jax.Array) -> Swimmers:
 
 
 def swim(swimmers: Swimmers, interval: jax.Array | int) -> tuple[Swimmers, jax.Array]:
-    """One step later; and bool [N]: it moved, and now waits `interval` steps."""
+    """The state one step later; and bool [N]: it moved, and now waits `interval` steps."""
     moves = inside(swimmers) & (swimmers.wait == 0)
     column = jnp.where(moves, swimmers.column + swimmers.right, swimmers.column)
     wait = jnp.where(moves, interval, swimmers.wait - 1)
@@ -60,19 +60,19 @@ def swim(swimmers: Swimmers, interval: jax.Array | int) -> tuple[Swimmers, jax.A
 
 
 def rows_of(swimmers: Swimmers, bits: jax.Array) -> jax.Array:
-    """int32 [10]: the bits [N] of all swimmers in a row, joined."""
+    """int32 [10]: for each row, the bitwise or of its swimmers' bits [N]."""
     return any_of(jnp.where(rows() == swimmers.row[None], bits[None], 0))
 
 
 def launched_shots(swimmers: Swimmers, fires: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """int32 [10] twice: a bit a column for shots to the left, and to the right."""
+    """int32 [10] twice: one bit per column, for shots to the left and to the right."""
     shift = jnp.where(swimmers.right > 0, SIZE, 0)
     both = rows_of(swimmers, _bit(swimmers.column, fires) << shift)
     return both & (1 << SIZE) - 1, both >> SIZE
 
 
 def planes(swimmers: Swimmers) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """bool [10, 10] three times: the unarmed, the armed, and all those's last cells."""
+    """bool [10, 10] three times: the unarmed, the armed, and the last cells of both."""
     there = inside(swimmers)
     body = _bit(swimmers.column, there) << jnp.where(swimmers.armed, SIZE, 0)
     trail = _bit(swimmers.column - swimmers.right, there) << 2 * SIZE
@@ -82,6 +82,6 @@ def planes(swimmers: Swimmers) -> tuple[jax.Array, jax.Array, jax.Array]:
 
 
 def _bit(column: jax.Array, where: jax.Array) -> jax.Array:
-    """int32: the column's bit, 0 beyond the edges and elsewhere."""
+    """int32: the column's bit where `where` holds and the column is on the board, else 0."""
     where &= (column >= 0) & (column < SIZE)
     return jnp.where(where, 1 << jnp.where(where, column, 0), 0)

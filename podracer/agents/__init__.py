@@ -1,4 +1,4 @@
-"""The agents by name: modules with a `Config` and `make_agent`."""
+"""The agents by name: each is a module with a `Config` and `make_agent`."""
 
 from podracer.agents import batch_ppo, impala, ppo
 

@@ -1,8 +1,14 @@
 """BatchPPO, the agent of TensorFlow Agents (Hafner et al. 2017, arXiv:1709.02878).
 
-PPO with a penalty on the KL divergence instead of clipped ratios, over whole episodes:
-once enough of them have finished, every core takes the same steps on all of its own.
-Observations and rewards are normalised by all that was seen.
+PPO with a KL penalty instead of clipped ratios, over whole episodes: once every core has
+enough of them, all cores take the same steps, each on its own episodes. Observations and
+rewards are normalized by running statistics.
+
+Two differences from the other agents. An update takes the episodes that finished first on
+each core, and each core shuffles its own chunks: N cores compute what one core computes, up
+to rounding, only if all episodes have one length and are not cut into chunks. And all
+presets but `mujoco` take a time limit for a termination, as the original does; see
+`bootstrap_on_truncation`.
 """
 
 from functools import partial
@@ -14,7 +20,6 @@ import numpy as np
 import optax
 from dm_env import specs
 
-from podracer import losses, normalizer, optimizers, whole_episodes
 from podracer.agent import (
     ActorOutput,
     Agent,
@@ -27,36 +32,38 @@ from podracer.agents.batch_ppo_loss import (
     Batch,
     Config,
     adapted,
+    chunks,
     estimate,
     make_loss,
     over_time,
-    pieces,
 )
 from podracer.errors import UserError
-from podracer.gradients import mean_gradient
+from podracer.learning import losses, optimizers, whole_episodes
+from podracer.learning.gradients import mean_gradient
 from podracer.networks import Network
-from podracer.normalizer import Normalizer
 from podracer.parallel import AVERAGE, Average
+from podracer.transformations import normalizer
+from podracer.transformations.normalizer import Normalizer
 
 METRICS = "loss/total", "loss/policy", "loss/value", "loss/entropy", "gradient_norm"
 
 
 class Filters(NamedTuple):
-    """Statistics of all that was seen in training."""
+    """Running statistics of all training data."""
 
     observation: Normalizer
     reward: Normalizer
 
 
 class Params(NamedTuple):
-    """What actors need."""
+    """What actors need of the learner."""
 
     params: PyTree
     observation: Normalizer
 
 
 class Shared(NamedTuple):
-    """What all learner cores agree on."""
+    """Equal on all learner cores."""
 
     params: PyTree
     opt_state: optax.OptState
@@ -68,13 +75,14 @@ class Shared(NamedTuple):
 def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> Agent:
     """BatchPPO; `network` predicts `networks.Predictions`, extras are the policy.
 
-    The actor's state holds the episode so far, the local half of the learner's the
-    finished ones. Metrics are of the last update, and 0 before the first.
+    The actor's state holds the episode so far, the local half of the learner's state the
+    finished ones. Metrics are those of the last update, and 0 before the first. Raises
+    UserError for observations in bytes.
     """
     optimizer = make_optimizer(config)
     loss = make_loss(config, network)
     length = config.max_episode_length
-    normalizer.check_numbers(network.observation_spec)
+    normalizer.check_no_bytes(network.observation_spec)
 
     def capacity():
         return -(-config.episodes_per_update // average.cores)
@@ -131,7 +139,7 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
         return (running, memory), ActorOutput(policy.mode(), policy)
 
     def row():
-        """The shapes of one environment's row of an episode."""
+        """Shapes of one timestep of an episode."""
 
         def example():
             state = LearnerState(initial_shared(jax.random.key(0)), ())
@@ -141,12 +149,14 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
         return jax.eval_shape(example)
 
     def filtered(filters: Filters, timesteps) -> Filters:
-        """The statistics, with all that was acted at and what it earned."""
+        """The statistics after these timesteps: what was acted at, and what it earned."""
         acted = ~timesteps.last()[:-1]
+        # A lost episode goes from MID to FIRST: that action's reward was lost with it.
+        rewarded = acted & ~timesteps.first()[1:]
         observation = jax.tree.map(lambda x: x[:-1], timesteps.observation)
         return Filters(
             normalizer.update(filters.observation, observation, average, acted),
-            normalizer.update(filters.reward, timesteps.reward[1:], average, acted),
+            normalizer.update(filters.reward, timesteps.reward[1:], average, rewarded),
         )
 
     def make_batch(shared: Shared, episodes: Trajectory) -> Batch:
@@ -164,7 +174,7 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
         weight = jnp.ones_like(mask) if config.padding_in_advantages else mask
         advantage = mask * losses.standardize(advantage, weight, average)
 
-        def padded_with_ones(x):  # so that no padding makes a density infinite
+        def padded_with_ones(x):  # a density at padding must be finite
             valid = mask.reshape(*mask.shape, *(1,) * (x.ndim - 2)) > 0
             return jnp.where(valid, x, jnp.ones_like(x))
 
@@ -174,11 +184,11 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
 
     def train(key, shared: Shared, episodes: Trajectory) -> Shared:
         whole = make_batch(shared, episodes)
-        batch = pieces(whole, config.chunk_length or length)
+        batch = chunks(whole, config.chunk_length or length)
         count = batch.mask.shape[0]
         each = config.chunks_per_step if config.chunk_length else count
         check_enough(count, each)
-        # A step needs enough pieces on every core: those of mere padding come last.
+        # A step needs enough chunks on every core; those of padding alone come last.
         padding = jnp.sum(batch.mask, axis=1) == 0
         wanted = each * jnp.arange(1, count // each + 1)
         enough = wanted <= count - jnp.sum(padding)
@@ -187,7 +197,7 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
         def step(carry, index):
             params, opt_state, _ = carry
             rows = jax.tree.map(lambda x: jnp.take(x, index, axis=0), batch)
-            memory = network.initial_memory(each)  # a piece starts from no memory
+            memory = network.initial_memory(each)  # each chunk starts with none
             gradients, metrics = mean_gradient(
                 partial(loss, shared.kl_penalty), params, rows, memory, each, average
             )
@@ -228,7 +238,7 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
         memory, stored = whole_episodes.store(
             memory, trajectory, trajectory.actor_state[0]
         )
-        # All cores learn or none does: their steps are averaged with one another.
+        # All cores learn or none does: an average that some cores skip is a deadlock.
         is_full = (memory.count == capacity()).astype(jnp.float32)
         all_full = average(is_full) == 1.0
         shared = jax.lax.cond(
@@ -259,23 +269,24 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
 
 
 def make_optimizer(config: Config) -> optax.GradientTransformation:
-    """Adam; the parameters of the value (by their name) at a step size of their own."""
+    """Adam; parameters whose name begins with "value" have their own learning rate."""
+    value_rate = config.value_learning_rate
+    value_rate = config.learning_rate if value_rate is None else value_rate
 
     def scaled(directions, params):
         def leaf(path, x):
             is_value = any(str(getattr(k, "key", "")).startswith("value") for k in path)
-            rate = is_value and config.value_learning_rate or config.learning_rate
-            return rate * x
+            return (value_rate if is_value else config.learning_rate) * x
 
         return jax.tree.map_with_path(leaf, directions)
 
     return optax.chain(optax.scale_by_adam(), optax.stateless(scaled))
 
 
-def check_enough(pieces: int, each: int) -> None:
-    """Raises UserError where not one step could be taken."""
-    if pieces < each:
+def check_enough(count: int, each: int) -> None:
+    """Raises UserError where there are too few chunks for even one step."""
+    if count < each:
         raise UserError(
-            f"chunks_per_step is {each}, but a core's episodes make {pieces} pieces at "
+            f"chunks_per_step is {each}, but a core's episodes make {count} chunks at "
             "most: choose fewer, or more episodes_per_update"
         )

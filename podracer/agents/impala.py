@@ -1,13 +1,15 @@
 """IMPALA (Espeholt et al. 2018, arXiv:1802.01561), after TorchBeast (arXiv:1910.03552).
 
-With every clip at 1 and no policy lag rho is 1, and this is A2C.
+With every clip at 1 and no policy lag rho is 1, and this is A2C. A time limit is no
+termination: the value of the last observation is bootstrapped.
 
-The reduction of the loss is a choice because clipping and RMSProp's epsilon see its
-scale. `sum` (TorchBeast) and `mean` give the same update on any number of cores; with
-`podracer` (as the paper averages) each core's share counts as a batch of its own.
+The loss is summed or averaged: gradient clipping and RMSProp's epsilon depend on its scale.
+With `sum` (TorchBeast) and `mean`, N cores compute what one core computes, up to rounding;
+with `podracer` (the paper's average) each core's share is a batch of its own.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
@@ -15,7 +17,6 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from podracer import losses, optimizers
 from podracer.agent import (
     ActorOutput,
     Agent,
@@ -24,58 +25,57 @@ from podracer.agent import (
     PyTree,
     Trajectory,
 )
-from podracer.errors import check_range
+from podracer.errors import check_ranges
+from podracer.learning import losses, optimizers
 from podracer.networks import Network, Predictions
 from podracer.parallel import AVERAGE, Average
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """IMPALA's numbers; the defaults are those of TorchBeast's code."""
+    """IMPALA's hyperparameters; the defaults are those of TorchBeast's code."""
 
     discount_factor: float = 0.99
     """the agent's gamma, per environment step"""
     learning_rate: float = 4.8e-4
-    """step size at the first update"""
+    """learning rate at the first update"""
     decay_learning_rate: bool = True
-    """let the step size fall linearly, to 0 at total_steps"""
+    """decay the learning rate linearly, to 0 at total_steps"""
     total_steps: int | None = None
-    """environment steps of the whole run (the command's --total-steps); None: no decay"""
+    """environment steps of the run (the command's --total-steps); None: no decay"""
     reduction: Literal["sum", "mean", "podracer"] = "sum"
-    """of the loss over time and batch: the sum or mean over all cores (sum and psum, mean
-    and pmean), or the sum on each core averaged over cores (sum and pmean)"""
+    """how the loss is reduced over time and batch: its sum or mean over all cores, or the
+    sum on each core averaged over cores (podracer)"""
     value_cost: float = 0.5
     """weight of half the squared value error"""
     entropy_cost: float = 6e-4
     """weight of the entropy bonus"""
     reward_clipping: Literal["abs_one", "soft_asymmetric", "none"] = "abs_one"
-    """of the rewards that the learner sees"""
+    """clipping of the rewards that the learner sees"""
     clip_rho: float = 1.0
-    """limit of rho in the value targets; inf: none"""
+    """upper limit of rho in the value targets; inf: none"""
     clip_c: float = 1.0
-    """limit of rho in the traces; inf: none"""
+    """upper limit of rho in the traces; inf: none"""
     clip_pg_rho: float = 1.0
-    """limit of rho in the policy gradient; inf: none"""
+    """upper limit of rho in the policy gradient; inf: none"""
     max_gradient_norm: float = 40.0
-    """global norm that gradients are scaled down to"""
+    """global norm to which larger gradients are scaled down"""
     rmsprop_decay: float = 0.99
-    """of RMSProp's mean square"""
+    """decay of RMSProp's mean square"""
     rmsprop_epsilon: float = 0.01
-    """added to RMSProp's root, outside it, as torch does"""
+    """added to RMSProp's root (outside of it, as in PyTorch)"""
     momentum: float = 0.0
-    """of RMSProp's steps"""
+    """momentum of RMSProp's updates"""
 
     def __post_init__(self):
-        for name in ("discount_factor", "rmsprop_decay", "momentum"):
-            check_range(name, getattr(self, name), 0.0, 1.0)
-        for name in ("learning_rate", "value_cost", "entropy_cost", "rmsprop_epsilon"):
-            check_range(name, getattr(self, name), 0.0)
-        for name in ("clip_rho", "clip_c", "clip_pg_rho", "max_gradient_norm"):
-            check_range(name, getattr(self, name), 0.0)
+        positive = "learning_rate", "value_cost", "entropy_cost", "rmsprop_epsilon"
+        limits = "clip_rho", "clip_c", "clip_pg_rho", "max_gradient_norm"
+        check_ranges(self, 0.0, 1.0, "discount_factor", "rmsprop_decay", "momentum")
+        check_ranges(self, 0.0, math.inf, *positive, *limits)
 
 
 class Shared(NamedTuple):
-    """What all learner cores agree on."""
+    """Equal on all learner cores."""
 
     params: PyTree
     opt_state: optax.OptState
@@ -89,8 +89,8 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
     """
     optimizer = make_optimizer(config)
     loss = make_loss(config)
-    # To learn through the acting, activations are computed again rather than stored:
-    # they stay in cache, and memory does not grow with the unroll.
+    # The online step recomputes activations rather than storing them: they stay in cache,
+    # and memory does not grow with the unroll.
     step = jax.checkpoint(network.step)
 
     def initial_learner_state(key):
@@ -113,7 +113,7 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
         return memory, ActorOutput(policy.mode(), policy)
 
     def update(learner_state, unroll):
-        """One step down the loss; `unroll(params)` says of what trajectory."""
+        """One step of the optimizer; `unroll(params)` makes the trajectory to learn from."""
 
         def objective(params):
             trajectory, predictions, rest = unroll(params)
@@ -126,10 +126,8 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
         )
         reduce = average.total if config.reduction == "sum" else average
         gradients = reduce(gradients)
-        learning_rate = optimizers.decayed(
-            config.learning_rate,
-            shared.updates.astype(jnp.float32) * (steps * average.cores),
-            config.total_steps if config.decay_learning_rate else None,
+        learning_rate = optimizers.learning_rate(
+            config, shared.updates, steps * average.cores
         )
         params, opt_state = optimizers.descend(
             optimizer, gradients, shared.opt_state, shared.params, learning_rate
@@ -167,9 +165,9 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
 def make_loss(
     config: Config,
 ) -> Callable[[Predictions, Trajectory], tuple[jax.Array, Metrics]]:
-    """(predictions [T + 1, B], trajectory) -> (total loss, its terms).
+    """(predictions [T + 1, B], trajectory) -> (total loss of one core, its terms).
 
-    The total is reduced as `config.reduction` says (for one core), the terms are means.
+    The total is a sum or mean as `config.reduction` says, the terms are means.
     """
 
     def loss(predictions, trajectory):
@@ -191,7 +189,7 @@ def make_loss(
             clip_c=config.clip_c,
             clip_pg_rho=config.clip_pg_rho,
         )
-        # Of a void transition, target and advantage leave nothing; entropy is masked.
+        # Void transitions have no advantage and no value error; entropy is masked here.
         terms = {
             "policy": -advantage * log_pi,
             "value": 0.5 * jnp.square(target - predictions.value[:-1]),
@@ -211,7 +209,7 @@ def make_loss(
 
 
 def make_optimizer(config: Config) -> optax.GradientTransformation:
-    """Clip, then RMSProp as torch has it; the caller multiplies by the step size."""
+    """Clipping, then PyTorch's RMSProp, both without the learning rate."""
     return optax.chain(
         optax.clip_by_global_norm(config.max_gradient_norm),
         optax.scale_by_rms(

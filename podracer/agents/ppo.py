@@ -1,7 +1,12 @@
-"""PPO (Schulman et al. 2017, arXiv:1707.06347): several epochs on what was just acted.
+"""PPO (Schulman et al. 2017, arXiv:1707.06347): several epochs on each trajectory.
 
-Minibatches are made of whole unrolls: a memory can be replayed in them, and nothing but
-the order of environments is shuffled. `shuffle="transitions"` is the textbook's.
+Minibatches are whole unrolls, which a memory can be replayed over: only the order of
+environments is shuffled. `shuffle="transitions"` is the textbook's. A time limit is no
+termination: the value of the last observation is bootstrapped.
+
+With `minibatches=1`, N cores compute what one core computes, up to rounding. With more,
+each core shuffles its own environments: a minibatch has as many samples as on one core,
+but other ones.
 """
 
 import dataclasses
@@ -15,7 +20,6 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from podracer import losses, optimizers
 from podracer.agent import (
     ActorOutput,
     Agent,
@@ -23,77 +27,69 @@ from podracer.agent import (
     PyTree,
     with_last,
 )
-from podracer.errors import UserError, check_at_least_one, check_range
-from podracer.gradients import mean_gradient
+from podracer.errors import UserError, check_at_least_one, check_ranges
+from podracer.learning import losses, optimizers
+from podracer.learning.gradients import mean_gradient
 from podracer.networks import Network
 from podracer.parallel import AVERAGE, Average
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """PPO's numbers."""
+    """PPO's hyperparameters."""
 
     discount_factor: float = 0.99
     """the agent's gamma, per environment step"""
     gae_lambda: float = 0.95
-    """of the advantages: 0 trusts the values, 1 the rewards"""
+    """lambda of generalized advantage estimation: 0 trusts the values, 1 the rewards"""
     learning_rate: float = 3e-4
-    """step size at the first update"""
+    """learning rate at the first update"""
     decay_learning_rate: bool = True
-    """let the step size fall linearly, to 0 at total_steps"""
+    """decay the learning rate linearly, to 0 at total_steps"""
     total_steps: int | None = None
-    """environment steps of the whole run (the command's --total-steps); None: no decay"""
+    """environment steps of the run (the command's --total-steps); None: no decay"""
     epochs: int = 4
     """passes over each trajectory"""
     minibatches: int = 4
-    """equal parts of a trajectory, each for one step of the optimiser"""
+    """number of equal parts of a trajectory, one for each step of the optimizer"""
     shuffle: Literal["unrolls", "transitions"] = "unrolls"
-    """what minibatches are made of; a memory needs whole unrolls"""
+    """what minibatches are made of; a recurrent network needs whole unrolls"""
     clip: float = 0.2
-    """how far from 1 the probability ratio rho pays"""
+    """clip the probability ratio rho to 1 plus or minus this"""
     clip_value: float = math.inf
-    """how far from the acting value the new one pays; inf: no clip"""
+    """clip the change of a value since acting to plus or minus this; inf: no clipping"""
     value_cost: float = 0.5
     """weight of half the squared value error"""
     entropy_cost: float = 0.01
     """weight of the entropy bonus"""
     normalize_advantages: Literal["trajectory", "minibatch", "none"] = "trajectory"
-    """to mean 0 and deviation 1, over all cores"""
+    """normalize advantages to mean 0 and standard deviation 1, over all cores"""
     max_kl: float = math.inf
-    """KL(behaviour, target policy) after an epoch that ends the update early; inf: never"""
+    """KL(behaviour, target policy) after an epoch beyond which the update ends; inf: never"""
     reward_clipping: Literal["abs_one", "soft_asymmetric", "none"] = "none"
-    """of the rewards that the learner sees"""
+    """clipping of the rewards that the learner sees"""
     max_gradient_norm: float = 0.5
-    """global norm that gradients are scaled down to"""
+    """global norm to which larger gradients are scaled down"""
     adam_epsilon: float = 1e-5
     """added to Adam's root"""
 
     def __post_init__(self):
-        for name in ("discount_factor", "gae_lambda"):
-            check_range(name, getattr(self, name), 0.0, 1.0)
-        for name in (
-            "learning_rate",
-            "clip",
-            "clip_value",
-            "value_cost",
-            "entropy_cost",
-            "max_kl",
-            "max_gradient_norm",
-            "adam_epsilon",
-        ):
-            check_range(name, getattr(self, name), 0.0)
+        costs = "learning_rate", "value_cost", "entropy_cost", "adam_epsilon"
+        limits = "clip", "clip_value", "max_kl", "max_gradient_norm"
+        check_ranges(self, 0.0, 1.0, "discount_factor", "gae_lambda")
+        check_ranges(self, 0.0, math.inf, *costs, *limits)
         check_at_least_one(epochs=self.epochs, minibatches=self.minibatches)
 
 
 class Extras(NamedTuple):
     """What the learner must know of a decision."""
 
-    log_mu: jax.Array  # [B] of the action, when acting
-    value: jax.Array  # [B] of the timestep, likewise
+    log_mu: jax.Array  # [B] log-probability of the action under the behaviour policy
+    value: jax.Array  # [B] of the timestep, by the parameters that acted
 
 
 class Shared(NamedTuple):
-    """What all learner cores agree on."""
+    """Equal on all learner cores."""
 
     params: PyTree
     opt_state: optax.OptState
@@ -101,22 +97,22 @@ class Shared(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What an update learns from, [T, B, ...]; [B, T, ...] to be shuffled."""
+    """What an update learns from, [T, B, ...]; [B, T, ...] for shuffling."""
 
     timesteps: dm_env.TimeStep
     action: jax.Array
     log_mu: jax.Array
-    value: jax.Array  # when acting
+    value: jax.Array  # by the parameters that acted
     advantage: jax.Array
-    target: jax.Array  # of the value
+    target: jax.Array  # value target
     mask: jax.Array  # 0.0 for the void transitions between episodes
 
 
 def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> Agent:
     """PPO; `network` predicts `networks.Predictions`, extras are `Extras`.
 
-    Raises UserError if transitions are to be shuffled of a network with a memory; when
-    traced, if a core's environments do not split into minibatches.
+    Raises UserError for a recurrent network with `shuffle="transitions"`, and when traced
+    if a core's environments do not split into minibatches.
     """
     optimizer = optax.chain(
         optax.clip_by_global_norm(config.max_gradient_norm),
@@ -129,7 +125,7 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
     if has_memory and config.shuffle == "transitions":
         raise UserError(
             "shuffle is transitions, but the network has a memory, which is replayed over "
-            "whole unrolls: choose unrolls, or a network without"
+            "whole unrolls: choose unrolls, or a network without memory"
         )
 
     def initial_learner_state(key):
@@ -170,7 +166,7 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
         return Batch(seen, action, log_mu, value, advantage, target, between.mask)
 
     def learn_minibatch(learning_rate, batch, memory, carry, index):
-        """One step of the optimiser, from the sequences `index` of the batch."""
+        """One step of the optimizer, from the sequences `index` of the batch."""
         params, opt_state = carry
         rows, memory = jax.tree.map(
             lambda x: jnp.take(x, index, axis=0), (batch, memory)
@@ -188,16 +184,11 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
     def learner_step(key, learner_state, trajectory):
         shared, memory = learner_state.shared, trajectory.actor_state
         batch = make_batch(shared.params, trajectory)
-        steps_before = shared.updates.astype(jnp.float32) * (
-            batch.mask.size * average.cores
-        )
-        learning_rate = optimizers.decayed(
-            config.learning_rate,
-            steps_before,
-            config.total_steps if config.decay_learning_rate else None,
+        learning_rate = optimizers.learning_rate(
+            config, shared.updates, batch.mask.size * average.cores
         )
         batch = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), batch)
-        if config.shuffle == "transitions":  # each an unroll of its own
+        if config.shuffle == "transitions":  # each becomes an unroll of length 1
             batch = jax.tree.map(lambda x: x.reshape(-1, 1, *x.shape[2:]), batch)
         sequences = batch.mask.shape[0]
         check_split(sequences, config)
@@ -214,7 +205,7 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
             number, *_, metrics = carry
             if config.max_kl == math.inf:
                 return number < config.epochs
-            # All cores go on or none does, even where one has seen a NaN.
+            # All cores continue or none does, even where one has seen a NaN.
             return (number < config.epochs) & (average(metrics["kl"]) <= config.max_kl)
 
         first = epoch(0, shared.params, shared.opt_state)
@@ -239,7 +230,7 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
 
 
 def make_loss(config: Config, network: Network) -> Callable:
-    """(params, Batch, memory [B, ...]) -> sums over the batch: the loss, and its terms."""
+    """(params, Batch, memory [B, ...]) -> (loss, its terms), summed over the batch."""
 
     def loss(params, batch, memory):
         policy, value = network.unroll(params, memory, batch.timesteps)
@@ -264,10 +255,10 @@ def make_loss(config: Config, network: Network) -> Callable:
             + config.entropy_cost * terms["loss/entropy"]
         )
         terms["rho"] = rho - 1.0
-        terms["kl"] = rho - 1.0 - log_rho  # of the samples alone, without bias
+        terms["kl"] = rho - 1.0 - log_rho  # an unbiased estimate from the samples
         terms["clipped"] = (jnp.abs(rho - 1.0) > config.clip).astype(jnp.float32)
         sums = {name: jnp.sum(batch.mask * term) for name, term in terms.items()}
-        sums["rho"] += batch.mask.size  # of a void transition 1
+        sums["rho"] += batch.mask.size  # 1 for a void transition
         return sums["loss/total"], sums
 
     return loss

@@ -1,10 +1,23 @@
-"""Published numbers by agent and name, and our own for small problems (`small`)."""
+"""Published hyperparameters by agent and name, and our own for small problems (`small`)."""
 
 import dataclasses
+from typing import Any, NamedTuple
 
-from podracer import heads, networks
-from podracer.agent import Interface, Preset
+from podracer import networks
 from podracer.agents import batch_ppo, impala, ppo
+from podracer.networks import heads
+from podracer.transformations import Interface
+
+
+class Preset(NamedTuple):
+    """Published hyperparameters: an agent's, and those that belong to them."""
+
+    config: Any  # the agent's own Config
+    unroll_length: int  # T, environment steps
+    batch_size: int  # B, environments, over all cores
+    network: Any = None  # networks.Config; None: its defaults
+    interface: Interface = Interface()
+
 
 _TABLE_G1 = impala.Config(learning_rate=6e-4, entropy_cost=0.01)
 _IMPALA = {
@@ -58,7 +71,7 @@ _PPO = {
         interface=Interface(normalize_rewards=True),
     ),
     # Schulman et al. 2017, table 3 (MuJoCo): its 2,048 steps from 16 environments, and
-    # the normalised observations and rewards of its authors' code
+    # the normalized observations and rewards of its authors' code
     "mujoco": Preset(
         ppo.Config(
             epochs=10,
@@ -88,10 +101,10 @@ _PPO = {
 }
 
 
-# BatchPPO, of which three versions bear the name. `paper`: as the text of
-# arXiv:1709.02878 says, with the code of its time where that is silent (without its error
-# in the Gaussian's density). `v1`: that code, 1.0.0. `head`: the last version; `head-TASK`:
-# its numbers for a task.
+# There are three versions of BatchPPO. `paper`: the text of arXiv:1709.02878, and where that
+# is silent the code of its time (without its error in the Gaussian's density). `v1`: that
+# code, 1.0.0. `head`: the last version; `head-TASK`: its hyperparameters for a task. They
+# take time limits for terminations, as the original does.
 def _batch_ppo(
     config: batch_ppo.Config,
     batch_size: int,
@@ -127,7 +140,7 @@ _TASKS = {
 _PENDULUM = batch_ppo.Config(
     max_episode_length=200, chunk_length=50, chunks_per_step=20
 )
-# Ours, for a million steps of MuJoCo: smaller batches, and none of the quirks that matter.
+# Ours, for a million steps of MuJoCo: smaller batches, without the quirks that matter.
 _MUJOCO = batch_ppo.Config(
     episodes_per_update=8,
     discount_factor=0.99,

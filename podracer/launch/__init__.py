@@ -1,12 +1,12 @@
 """`podracer launch local|slurm|tpu|xpk ... -- COMMAND`: one command on many hosts.
 
-Each place is a file with the same things: `Config`, its flags; `steps`, from those and the
-command to what a shell takes, which `--dry-run` prints; and `run`, which does it.
+Each place is a module with the same interface: `Config`, its flags; `steps`, the shell
+commands for those flags and the program, which `--dry-run` prints; and `run`, which
+executes them.
 """
 
 import sys
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 
 from podracer import command
 from podracer.errors import UserError
@@ -16,14 +16,22 @@ PLACES = {"local": local, "slurm": slurm, "tpu": tpu, "xpk": xpk}
 
 
 def start(argv: Sequence[str]) -> None:
-    """Starts what stands behind `--` in the place that is named first."""
+    """Starts the command after `--` in the place that the first argument names."""
     argv, program = split(argv)
-    places = {name: partial(_start, name, program) for name in PLACES}
+    places = {name: _starter(name, program) for name in PLACES}
     command.dispatch(places, argv, "podracer launch")
 
 
+def _starter(name: str, program: list[str]) -> Callable[[Sequence[str]], None]:
+    def start(argv: Sequence[str]) -> None:
+        _start(name, program, argv)
+
+    start.__doc__ = PLACES[name].Config.__doc__  # which `--help` lists
+    return start
+
+
 def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What stands before `--`, and the command behind it."""
+    """The arguments before `--`, and the command after it."""
     argv = list(argv)
     if "--" not in argv:
         return argv, []
@@ -37,7 +45,7 @@ def _start(name: str, program: list[str], argv: Sequence[str]) -> None:
     if not program:
         raise UserError(f"which program? podracer launch {place.EXAMPLE}")
     if config.how.restarts:
-        restarts.commands(program)  # says what is wrong before anything starts
+        restarts.commands(program)  # raises UserError before anything starts
     if config.how.dry_run:
         print("\n".join(map(steps.line, place.steps(config, program))))
     else:

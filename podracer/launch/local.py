@@ -13,23 +13,23 @@ import tyro
 
 from podracer import command
 from podracer.errors import check_at_least_one
-from podracer.hosts import VARIABLES
 from podracer.launch import restarts
 from podracer.launch.steps import END_SECONDS, How, Step, end
+from podracer.parallel.hosts import VARIABLES
 
 EXAMPLE = "local 2 -- python train.py"
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Starts processes on this machine that run one program, as many hosts would: podracer
-    launch local 2 -- python train.py. A program of yours calls
+    """Starts processes on this machine that run one program together, as several hosts
+    would: podracer launch local 2 -- python train.py. Your own program must call
     `podracer.hosts.initialize()` first."""
 
     processes: tyro.conf.Positional[int] = 2
-    """how many"""
+    """number of processes"""
     cores: int = 1
-    """of each, made up where there is only a CPU"""
+    """virtual CPU devices of each process"""
     how: command.Flat[How] = dataclasses.field(default_factory=How)
 
     def __post_init__(self):
@@ -37,7 +37,7 @@ class Config:
 
 
 def steps(config: Config, program: Sequence[str]) -> list[Step]:
-    """One for each process; all run at once. They meet at a port that is free now."""
+    """One step a process, to run at the same time, with a port that is free now."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     return [
@@ -47,10 +47,10 @@ def steps(config: Config, program: Sequence[str]) -> list[Step]:
 
 
 def run(config: Config, program: Sequence[str]) -> int:
-    """Runs `program` as processes that know of one another; returns the exit code.
+    """Runs `program` in connected processes; returns the exit code.
 
-    Their output comes line by line, with the process's number before it. One that fails
-    ends the others: they would wait for it. So does Ctrl-C, and SIGTERM.
+    Each line of their output is prefixed with the process's index. A process that fails
+    ends the others, which would wait for it; so do Ctrl-C and SIGTERM.
     """
 
     def start(program: Sequence[str]) -> int:
@@ -75,7 +75,9 @@ def _together(steps: Sequence[Step]) -> int:
         for step in steps
     ]
     readers = [
-        threading.Thread(target=_tell, args=(step.name, process.stdout), daemon=True)
+        threading.Thread(
+            target=_print_lines, args=(step.name, process.stdout), daemon=True
+        )
         for step, process in zip(steps, processes)
     ]
     for reader in readers:
@@ -90,10 +92,10 @@ def _together(steps: Sequence[Step]) -> int:
     for reader in readers:
         reader.join(END_SECONDS)
     failed = [p.returncode for p in processes if p.returncode]
-    own = [code for code in failed if code > 0]  # not those that we ended
+    own = [code for code in failed if code > 0]  # not by our own signal
     return (own or [128 - code for code in failed] or [0])[0]
 
 
-def _tell(name: str, lines: IO[str]) -> None:
+def _print_lines(name: str, lines: IO[str]) -> None:
     for line in lines:
         print(f"[{name}] {line}", end="", flush=True)

@@ -1,27 +1,31 @@
-"""Restarts: a command that failed goes on where its run's newest checkpoint is."""
+"""Restarts: a command that failed resumes from the newest checkpoint of its run."""
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from podracer import checksums, command, run_folder
+from podracer import command
+from podracer.checkpoints import checksums
 from podracer.errors import UserError
+from podracer.runs import run_folder
 
-FINAL = (0, 2)  # exit codes: all is done, and bad input, which stays bad
+FINAL = (0, 2)  # exit codes without a restart: success, and bad input
 
 
 class Commands(NamedTuple):
-    """What a command that may be restarted is made of."""
+    """The commands for restarts of one run."""
 
     folder: Path  # of the run
-    resume: tuple[str, ...]  # where that holds a whole checkpoint
-    anew: tuple[str, ...]  # where it does not
+    resume: tuple[str, ...]  # if the folder holds a complete checkpoint
+    anew: tuple[str, ...]  # if it does not
 
 
 def commands(program: Sequence[str]) -> Commands:
-    """Of `anakin train ... --run FOLDER`, or sebulba. Raises UserError for another."""
-    folder = command.choose(program, "run", (), "").name
+    """Those of `anakin|sebulba train ... --run FOLDER`. Raises UserError for others."""
+    names = dict.fromkeys(("run", "agent", "env", "network"), ())
+    given = command.read(program, names, switches=("trust",))
+    folder = given["run"]
     if not folder or "train" not in program:
         raise UserError(
             f"--restarts resumes a run, but {shlex.join(program)} names none: use "
@@ -29,16 +33,23 @@ def commands(program: Sequence[str]) -> Commands:
         )
     if "--overwrite" in program:
         raise UserError(
-            f"--restarts might resume the run that --overwrite is to remove: remove "
-            f"{folder} yourself, and leave the flag out"
+            f"--restarts could resume the run that --overwrite is meant to remove: remove "
+            f"{folder} yourself and leave --overwrite out"
         )
-    train = program[: program.index("train") + 1]  # all else is in the folder
+    train = program[: program.index("train") + 1]  # the folder has the rest
     anew = *program, "--overwrite"
-    return Commands(Path(folder), (*train, "--resume", folder), anew)
+    return Commands(Path(folder), (*train, "--resume", folder, *_code(given)), anew)
+
+
+def _code(given: Mapping[str, Any]) -> list[str]:
+    """The flags that name a user's own code: a run folder alone must not import it."""
+    names = ["agent", "network"] + ["env"] * (":" in (given["env"] or ""))
+    flags = [x for name in names if given[name] for x in (f"--{name}", given[name])]
+    return [*flags, *["--trust"] * given["trust"]]
 
 
 def following(program: Sequence[str]) -> tuple[Sequence[str], str]:
-    """What to do where `program` failed, and why. Raises UserError as `commands`."""
+    """The command after `program` failed, and the reason. Raises UserError, see `commands`."""
     folder, resume, anew = commands(program)
     for path in folder.glob(f"{run_folder.CHECKPOINTS}/*"):
         if path.name.isdigit() and not checksums.problem(path):
@@ -47,7 +58,7 @@ def following(program: Sequence[str]) -> tuple[Sequence[str], str]:
 
 
 def in_shell(program: Sequence[str]) -> str:
-    """`following` for a shell on another machine. Raises UserError as `commands`."""
+    """`following` as shell code, for another machine. Raises UserError, see `commands`."""
     folder, resume, anew = commands(program)
     return (
         f"if {holds_checkpoint(folder)}; "
@@ -56,7 +67,7 @@ def in_shell(program: Sequence[str]) -> str:
 
 
 def holds_checkpoint(folder: Path) -> str:
-    """The question for a shell. What is still being written has another name."""
+    """The condition in shell code. Unfinished checkpoints have other names."""
     checkpoints = shlex.quote(str(folder / run_folder.CHECKPOINTS))
     return f'ls {checkpoints} 2>/dev/null | grep -qx "[0-9]*"'
 
@@ -67,13 +78,13 @@ def run(
     restarts: int,
     following: Callable[[], tuple[Sequence[str], str]],
 ) -> int:
-    """Starts a program, and again where it fails; returns the last exit code.
+    """Starts a program, and restarts it if it fails; returns the last exit code.
 
     Args:
       start: runs a program and returns its exit code.
-      program: the first time.
-      restarts: how often at most.
-      following: what to start in its place, and why.
+      program: the first one.
+      restarts: the most restarts.
+      following: returns the program of the next restart, and the reason for the choice.
     """
     code = start(program)
     for number in range(1, restarts + 1):

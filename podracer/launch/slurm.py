@@ -1,5 +1,5 @@
 """`podracer launch slurm NAME -- COMMAND`: a batch job with one process on each host
-(https://slurm.schedmd.com/sbatch.html); JAX finds the others by SLURM's own variables."""
+(https://slurm.schedmd.com/sbatch.html); JAX detects the others from SLURM's variables."""
 
 import dataclasses
 import shlex
@@ -12,7 +12,7 @@ from podracer.errors import UserError, check_at_least_one
 from podracer.launch import restarts
 from podracer.launch.steps import How, Step, do
 
-INSTALL = "it comes with SLURM: go to a login host of the cluster"
+INSTALL = "part of SLURM: run this on a login host of the cluster"
 EXAMPLE = "slurm NAME --nodes 2 -- anakin train --agent ppo --env catch"
 
 # JAX would take one GPU a process: https://docs.jax.dev/en/latest/multi_process.html
@@ -29,11 +29,11 @@ class Config:
     """Submits a job that runs one command on all of its hosts, one process on each."""
 
     name: tyro.conf.Positional[str] = ""
-    """of the job"""
+    """name of the job"""
     nodes: int = 1
-    """hosts"""
+    """number of hosts"""
     options: tuple[str, ...] = ()
-    """more of sbatch, as partition=gpu time=02:00:00 gpus-per-node=4"""
+    """further sbatch options, e.g. partition=gpu time=02:00:00 gpus-per-node=4"""
     how: command.Flat[How] = dataclasses.field(default_factory=How)
 
     def __post_init__(self):
@@ -46,14 +46,14 @@ def run(config: Config, program: Sequence[str]) -> int:
 
 
 def steps(config: Config, program: Sequence[str]) -> list[Step]:
-    """The submission of a script. Raises UserError."""
+    """The submission of the script. Raises UserError without a name."""
     if not config.name:
         raise UserError(f"NAME is missing: podracer launch {EXAMPLE}")
     return [Step("submit", ("sbatch",), input=script(config, program))]
 
 
 def script(config: Config, program: Sequence[str]) -> str:
-    """What the first host runs."""
+    """The batch script, which runs on the first host."""
     options = {
         "job-name": config.name,
         "nodes": config.nodes,
@@ -70,7 +70,7 @@ def script(config: Config, program: Sequence[str]) -> str:
 
 
 def _restarted(program: Sequence[str], count: int) -> str:
-    """SLURM starts a job again where a host is lost; here it is asked to for a failure."""
+    """SLURM requeues a job that lost a host; this requeues one that failed, too."""
     folder, resume, anew = restarts.commands(program)
     return f"""\
 restarts=${{SLURM_RESTART_COUNT:-0}}

@@ -1,4 +1,4 @@
-"""Steps: what a launcher has a shell do, one after another, and what must happen at last."""
+"""Steps: the shell commands of a launcher, in order, and clean-up that always runs."""
 
 import contextlib
 import dataclasses
@@ -15,42 +15,42 @@ from podracer import command
 from podracer.errors import UserError, check_range
 from podracer.launch import restarts
 
-POLL_SECONDS = 15.0  # between two looks at what is waited for
-LOOK_SECONDS = 60.0  # that one may take
-END_SECONDS = 10.0  # that a process may take to end once asked
-TIMED_OUT = 124  # exit code of a step that took too long, as timeout(1) has it
+POLL_SECONDS = 15.0  # between two polls of a step that waits
+LOOK_SECONDS = 60.0  # limit of one poll
+END_SECONDS = 10.0  # from SIGTERM to SIGKILL
+TIMED_OUT = 124  # exit code of a step that took too long, as of timeout(1)
 
 
 @dataclasses.dataclass(frozen=True)
 class How:
-    """What all launchers have. Its fields are flags of their own names."""
+    """Flags that all launchers have."""
 
     restarts: int = 0
-    """how often to start the command again where it fails: it goes on from its newest
+    """how many times to restart the command if it fails; it resumes from its newest
     checkpoint, so it needs --run FOLDER"""
     dry_run: bool = False
-    """print what would be done, as a shell takes it, and do nothing"""
+    """print the shell commands and execute nothing"""
 
     def __post_init__(self):
         check_range("restarts", self.restarts, 0)
 
 
 class Step(NamedTuple):
-    """One command of another program."""
+    """One shell command."""
 
     name: str
     argv: tuple[str, ...]
-    input: str | None = None  # what it reads
-    seconds: float | None = 600.0  # that it may take; None: as long as it likes
-    after: str = ""  # name of a step: once that is done, so is this, whatever fails
-    until: str = ""  # what it prints in the end: until then it is repeated
-    unless: tuple[str, ...] = ()  # what it prints where there is no more to wait for
-    again: tuple[str, ...] = ()  # in its place where it fails
-    restarts: int = 0  # so many times
+    input: str | None = None  # its standard input
+    seconds: float | None = 600.0  # its time limit; None: no limit
+    after: str = ""  # clean-up: name of the step after which it always runs
+    until: str = ""  # repeat it until it prints this
+    unless: tuple[str, ...] = ()  # outputs that mean failure
+    again: tuple[str, ...] = ()  # the command for restarts
+    restarts: int = 0  # at most
 
 
 def line(step: Step) -> str:
-    """The step as a shell takes it."""
+    """The step as shell code."""
     text = shlex.join(step.argv)
     if step.input is not None:
         text += f" <<'END'\n{step.input}END"
@@ -64,20 +64,19 @@ def line(step: Step) -> str:
 
 
 def do(steps: Sequence[Step], install: str) -> int:
-    """Does one after another; returns the exit code of the first that failed, or 0.
+    """Executes the steps in order; returns the exit code of the first that failed, or 0.
 
-    Those that come `after` another are done at the end once that one is (or took too
-    long: it may be), though the rest fails or is interrupted; the last one's first.
-    Raises UserError where a program is missing, and says where it is to be had:
-    `install`.
+    Clean-up, the steps with `after`, runs at the end in reverse order, even if other steps
+    fail or are interrupted, once the step that it follows has succeeded or timed out.
+    Raises UserError if a program is missing; `install` says where to get it.
     """
     for program in {step.argv[0] for step in steps}:
         if not shutil.which(program):
             raise UserError(
-                f"{program} is not installed here ({install}); --dry-run shows what it "
-                "would be asked for"
+                f"{program} is not installed here ({install}); --dry-run shows the "
+                "commands"
             )
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup has it
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup ignores it
         signal.signal(signal.SIGHUP, _hung_up)
     codes = []
 
@@ -104,7 +103,7 @@ def _hung_up(*_) -> None:
 
 @contextlib.contextmanager
 def _whole() -> Iterator[None]:
-    """What is under way ends before a Ctrl-C or SIGTERM counts; not before a second."""
+    """Defers a Ctrl-C or SIGTERM to the end of the block; a second Ctrl-C interrupts it."""
     with command.stopping() as asked:
         yield
     if asked():
@@ -112,7 +111,7 @@ def _whole() -> Iterator[None]:
 
 
 def _do(step: Step) -> int:
-    """A step with all its repetitions; returns its exit code."""
+    """Executes a step with its polls and restarts; returns its exit code."""
 
     def start(argv: Sequence[str]) -> int:
         _say(f"{step.name}: {shlex.join(argv)}")
@@ -131,7 +130,7 @@ def _do(step: Step) -> int:
 
 
 def _wait(step: Step) -> int:
-    """Looks again and again, and tells what is new."""
+    """Polls a step and prints its output whenever that changes."""
     end, before = time.monotonic() + step.seconds, None
     while time.monotonic() < end:
         said = _call(step.argv, LOOK_SECONDS, stdout=subprocess.PIPE)[1].strip()
@@ -152,9 +151,9 @@ def _call(
     input: str | None = None,
     stdout: int | None = None,
 ) -> tuple[int, str]:
-    """The exit code of a program, and what it printed where `stdout` is a pipe.
+    """The exit code of a program, and its output if `stdout` is a pipe.
 
-    It is out of reach of a Ctrl-C and asks nobody anything: there is no terminal for it.
+    It has no terminal: Ctrl-C does not reach it, and it cannot ask questions.
     """
     process = subprocess.Popen(
         argv,
@@ -172,13 +171,13 @@ def _call(
             if process.poll() is None:
                 end([process])
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)  # what it has started
+                    os.killpg(process.pid, signal.SIGKILL)  # its children
     code = process.returncode
     return (code if code >= 0 else 128 - code), said
 
 
 def end(processes: Sequence[subprocess.Popen]) -> None:
-    """Asks those that still run to end, then makes them."""
+    """Ends the processes that still run: SIGTERM, and SIGKILL after END_SECONDS."""
     running = [p for p in processes if p.poll() is None]
     for process in running:
         process.terminate()
@@ -192,6 +191,6 @@ def end(processes: Sequence[subprocess.Popen]) -> None:
 
 
 def _say(text: str) -> None:
-    """Prints it; what must happen does so where nobody reads any more."""
+    """Prints the text; a closed output must not stop the clean-up."""
     with contextlib.suppress(OSError):
         print(text, flush=True)

@@ -1,5 +1,5 @@
-"""`podracer launch tpu NAME --zone ZONE -- COMMAND`: on a slice of Cloud TPU VMs, made for
-it and deleted after it (https://cloud.google.com/tpu/docs/queued-resources)."""
+"""`podracer launch tpu NAME --zone ZONE -- COMMAND`: on a slice of Cloud TPU VMs, created
+for it and deleted after it (https://cloud.google.com/tpu/docs/queued-resources)."""
 
 import dataclasses
 import shlex
@@ -20,7 +20,7 @@ EXAMPLE = "tpu NAME --zone us-west4-a -- anakin train --agent ppo --env catch"
 BUILD = (sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir=dist", ".")
 QUEUE = ("gcloud", "compute", "tpus", "queued-resources")
 HOSTS = ("gcloud", "compute", "tpus", "tpu-vm")
-# https://cloud.google.com/tpu/docs/runtimes: for JAX, by what a type begins with
+# https://cloud.google.com/tpu/docs/runtimes: for JAX, by the prefix of the type
 RUNTIMES = {
     "v2": "tpu-ubuntu2204-base",
     "v3": "tpu-ubuntu2204-base",
@@ -29,34 +29,34 @@ RUNTIMES = {
     "v5p": "v2-alpha-tpuv5",
     "v6e": "v2-alpha-tpuv6e",
 }
-ONE_HOST = 8  # cores or chips that it has at most, of all types
+ONE_HOST = 8  # most cores or chips of a single host, for any type
 INSTALL_SECONDS, FETCH_SECONDS = 1800.0, 3600.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Makes a slice of Cloud TPU VMs, runs one command on all of its hosts, fetches what
-    that left in its folder, and deletes the slice, whatever happened."""
+    """Creates a slice of Cloud TPU VMs, runs one command on all of its hosts, fetches the
+    folder with the results, and deletes the slice, even after a failure."""
 
     name: tyro.conf.Positional[str] = ""
-    """of the slice, and of the folder that the command works in and that is fetched"""
+    """name of the slice, and of the working folder, which is fetched"""
     zone: str = ""
-    """of Google Cloud, as us-west4-a"""
+    """Google Cloud zone, e.g. us-west4-a"""
     accelerator_type: str = "v5litepod-8"
-    """the kind of TPU and how many cores or chips; more than 8 are several hosts"""
+    """type of TPU slice, with its number of cores or chips; more than 8 are several hosts"""
     bucket: str = ""
-    """of Cloud Storage, for the command to work in: results stay there, and nothing is
-    fetched; the runs of several hosts need it"""
+    """Cloud Storage bucket to work in: results stay there and nothing is fetched;
+    required for training on several hosts"""
     runtime_version: str | None = None
-    """what the hosts are installed with, by default what fits the type"""
+    """software version of the hosts; default: the one for the accelerator type"""
     spot: bool = False
-    """cheaper, but it may be taken away at any time"""
+    """cheaper, but may be preempted at any time"""
     wait_minutes: int = 60
-    """for the slice, after which the request is withdrawn"""
+    """longest wait for the slice; then the request is withdrawn"""
     install: str = "."
-    """what pip installs on the hosts: this checkout, or .[envpool], or another requirement"""
+    """what pip installs on the hosts: this checkout (.), .[envpool], or a requirement"""
     keep: bool = False
-    """do not delete the slice: it costs as long as it is there"""
+    """do not delete the slice, which is billed as long as it exists"""
     how: command.Flat[How] = dataclasses.field(default_factory=How)
 
     def __post_init__(self):
@@ -64,36 +64,36 @@ class Config:
 
     @property
     def runtime(self) -> str:
-        """The runtime version. Raises UserError where nobody says."""
+        """The runtime version. Raises UserError if it is not known."""
         known = RUNTIMES.get(self.accelerator_type.partition("-")[0])
         if not (self.runtime_version or known):
             raise UserError(
-                f"--accelerator-type is {self.accelerator_type}; the runtime is known of "
-                f"{', '.join(RUNTIMES)}: say it, --runtime-version"
+                f"--accelerator-type is {self.accelerator_type}; its runtime version is not "
+                f"known (known: {', '.join(RUNTIMES)}): add --runtime-version"
             )
         return self.runtime_version or known
 
     @property
     def hosts(self) -> bool:
-        """Whether there are several."""
+        """Whether the slice has several hosts."""
         size = self.accelerator_type.rpartition("-")[2]
         return size.isdigit() and int(size) > ONE_HOST
 
 
 def run(config: Config, program: Sequence[str]) -> int:
-    """Does all of it; returns the exit code of what failed, or 0."""
+    """Executes all steps; returns the exit code of the first that failed, or 0."""
     return do(steps(config, program), INSTALL)
 
 
 def steps(config: Config, program: Sequence[str]) -> list[Step]:
-    """From a wheel to the folder with the results. Raises UserError."""
+    """From building a wheel to fetching the results. Raises UserError."""
     for flag, value in (("NAME", config.name), ("--zone", config.zone)):
         if not value:
             raise UserError(f"{flag} is missing: podracer launch {EXAMPLE}")
     if config.hosts and "train" in program and not config.bucket:
         raise UserError(
             f"--accelerator-type is {config.accelerator_type}, several hosts, which must "
-            "share the folder of a run: add --bucket, of Cloud Storage"
+            "share the folder of a run: add --bucket, a Cloud Storage bucket"
         )
     wheel = _wheel(config.install)
     return [
@@ -160,7 +160,7 @@ def _slice(config: Config, verb: str, *flags: str) -> tuple[str, ...]:
 
 
 def _on_hosts(config: Config, text: str) -> tuple[str, ...]:
-    """A shell's text, on all at once."""
+    """A shell command, on all hosts at once."""
     where = (f"--zone={config.zone}", "--quiet", "--worker=all")
     return (*HOSTS, "ssh", config.name, *where, "--command", text)
 
@@ -170,7 +170,7 @@ def _copy(config: Config, source: str, target: str, *flags: str) -> tuple[str, .
 
 
 def _wheel(install: str) -> str | None:
-    """The file that pip makes of this checkout, if that is to be installed."""
+    """The wheel of this checkout, if that is what to install. Raises UserError."""
     if install.partition("[")[0] != ".":
         return None
     try:
@@ -179,7 +179,7 @@ def _wheel(install: str) -> str | None:
         project = {}
     if project.get("name") != "podracer":
         raise UserError(
-            f"--install is {install}, but this folder is no checkout of podracer: go to "
-            "one, or name a requirement, as git+https://..."
+            f"--install is {install}, but this folder is no checkout of podracer: run "
+            "it in one, or name a requirement, e.g. git+https://..."
         )
     return f"podracer-{project['version']}-py3-none-any.whl"

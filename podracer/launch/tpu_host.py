@@ -1,15 +1,15 @@
-"""What the shell of each host of a slice of Cloud TPU VMs runs."""
+"""Shell commands for each host of a slice of Cloud TPU VMs."""
 
 import shlex
 
-ENVIRONMENT = "~/.podracer"  # the hosts' own Python is older than ours may be
+ENVIRONMENT = "~/.podracer"  # the hosts' own Python is too old
 # https://cloud.google.com/storage/docs/cloud-storage-fuse/install
 PACKAGES = "https://packages.cloud.google.com/apt"
 KEY = "/usr/share/keyrings/cloud.google.asc"
 
 
 def installing(requirement: str) -> str:
-    """uv, which brings a Python, then JAX for TPUs, and podracer: the requirement."""
+    """Installs uv, which brings a Python, then JAX for TPUs and `requirement`: podracer."""
     return (
         "python3 -m pip install --quiet --user uv"
         f" && ~/.local/bin/uv venv --quiet --python 3.12 {ENVIRONMENT}"
@@ -19,7 +19,7 @@ def installing(requirement: str) -> str:
 
 
 def mounting(bucket: str, name: str) -> str:
-    """A bucket as the folder `name`, where all hosts see at once what one has written."""
+    """Mounts a bucket as the folder `name`; all hosts see at once what one writes."""
     source = f"deb [signed-by={KEY}] {PACKAGES} gcsfuse-$(lsb_release -cs) main"
     folder, bucket = shlex.quote(name), shlex.quote(bucket)
     return (
@@ -33,9 +33,9 @@ def mounting(bucket: str, name: str) -> str:
 
 
 def running(name: str, text: str, hosts: bool) -> str:
-    """A command in the folder `name`, which keeps what it says, for each host.
+    """Runs the command `text` in the folder `name` and logs its output there.
 
-    Where there are several hosts JAX must be told so here (`podracer.hosts`).
+    With several hosts JAX must be asked to detect them (`parallel.hosts`).
     """
     folder, detect = shlex.quote(name), " PODRACER_HOSTS=detect" if hosts else ""
     return (

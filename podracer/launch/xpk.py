@@ -19,20 +19,20 @@ FAILED = 1  # exit code of a run that failed; XPK restarts after signals by itse
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Submits a workload that runs one command on all hosts of a TPU slice of a cluster."""
+    """Submits a workload that runs one command on every host of TPU slices on GKE."""
 
     name: tyro.conf.Positional[str] = ""
-    """of the workload"""
+    """name of the workload"""
     cluster: str = ""
-    """where it runs"""
+    """name of the cluster"""
     image: str = ""
-    """of a container with podracer, as the Dockerfile makes it"""
+    """container image with podracer, see the Dockerfile"""
     tpu_type: str = "v5litepod-16"
-    """the kind of TPU and how many cores or chips"""
+    """type of TPU slice, with its number of cores or chips"""
     slices: int = 1
-    """of that type"""
+    """number of slices"""
     options: tuple[str, ...] = ()
-    """more of xpk workload create, as zone=us-west4-a priority=high spot"""
+    """further options of xpk workload create, e.g. zone=us-west4-a priority=high spot"""
     how: command.Flat[How] = dataclasses.field(default_factory=How)
 
     def __post_init__(self):
@@ -45,7 +45,7 @@ def run(config: Config, program: Sequence[str]) -> int:
 
 
 def steps(config: Config, program: Sequence[str]) -> list[Step]:
-    """The submission. Raises UserError."""
+    """The submission. Raises UserError if a flag is missing."""
     needed = {"NAME": config.name, "--cluster": config.cluster, "--image": config.image}
     for flag, value in needed.items():
         if not value:
@@ -60,7 +60,9 @@ def steps(config: Config, program: Sequence[str]) -> list[Step]:
         *config.options,
     ]
     if config.slices > 1:
-        flags.append("env=PODRACER_HOSTS=detect")  # within one they are found without
+        flags.append(
+            "env=PODRACER_HOSTS=detect"
+        )  # within one slice JAX detects the hosts
     if count:
         flags += [f"max-restarts={count}", f"restart-on-exit-codes={FAILED}"]
     text = restarts.in_shell(program) if count else shlex.join(program)

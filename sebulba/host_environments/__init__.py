@@ -1,29 +1,56 @@
-"""Environments on the host by name: EnvPool's, `jax:`, `gym:`, `dm:` and `grpc:`."""
+"""Environments on the host, by name: EnvPool ids, `jax:`, `gym:`, `dm:`, `ale:`, `grpc:`."""
 
 from typing import Any
 
 import numpy as np
 
-from podracer.errors import UserError, nearest
-from sebulba.host_environments import envpool, envs_jax, python, remote
+from podracer.errors import UserError, check_at_least_one, nearest
+from sebulba.host_environments import ale, envpool, envs_jax, python
 from sebulba.host_environments.environment import Games, HostEnvironment
+from sebulba.host_environments.remote import adapter
 
-__all__ = ["DOORS", "Games", "HostEnvironment", "default_options", "first_seed", "make"]
+__all__ = [
+    "ADAPTERS",
+    "Games",
+    "HostEnvironment",
+    "brings_code",
+    "default_options",
+    "first_seed",
+    "make",
+]
 
-DOORS = {  # before the colon; each has `default_options` and `make`, as below
+# Registered ids of gymnasium whose arguments name the environment, and so a module.
+COMPATIBILITY = ("GymV",)
+
+ADAPTERS = {  # by the name's prefix; each has `default_options` and `make`, as below
     "": envpool,
     "jax": envs_jax,
     "gym": python.GYM,
     "dm": python.DM,
-    "grpc": remote.Door("grpc"),
-    "grpcs": remote.Door("grpcs"),  # with TLS
+    "ale": ale,
+    "grpc": adapter.GRPC,
+    "grpcs": adapter.GRPCS,  # with TLS
 }
 
 
+def brings_code(name: str) -> bool:
+    """Whether making the environment imports a module that the name chooses.
+
+    True for `dm:MODULE:FUNCTION`, `gym:MODULE:ID` and `jax:MODULE:CLASS`: a run folder,
+    which may be somebody else's, must not choose one (SECURITY.md).
+    """
+    prefix, colon, rest = name.partition(":")
+    if not colon or prefix in ("ale", "grpc", "grpcs"):
+        return False
+    if prefix == "gym" and rest.startswith(COMPATIBILITY):
+        return True
+    return ":" in rest or prefix not in ("jax", "gym")
+
+
 def default_options(name: str) -> Any:
-    """A frozen dataclass of what can be set in that environment; UserError if unknown."""
-    door, name = _split(name)
-    return DOORS[door].default_options(name)
+    """The environment's options, a frozen dataclass. Raises UserError if it is unknown."""
+    kind, rest = _split(name)
+    return kind.default_options(rest)
 
 
 def make(
@@ -33,31 +60,39 @@ def make(
 
     Args:
       name: an EnvPool id, as `Pong-v5`, or `jax:catch`, `gym:CartPole-v1`,
-        `dm:MODULE:FUNCTION`, `grpc://HOST:PORT`.
-      batch_size: how many.
+        `gym:MODULE:ID`, `dm:MODULE:FUNCTION`, `ale:pong`, `grpc://HOST:PORT`.
+      batch_size: B, the number of environments.
       seed: see `first_seed`.
-      threads: of a C++ pool.
-      options: `default_options(name)`, changed.
+      threads: number of threads of a C++ pool.
+      options: `default_options(name)`, with changes.
+
+    Raises:
+      UserError: there is no such environment, or it is not supported.
     """
-    door, name = _split(name)
-    return DOORS[door].make(name, batch_size, seed, threads, options)
+    check_at_least_one(batch_size=batch_size, env_threads=threads)
+    kind, rest = _split(name)
+    return kind.make(rest, batch_size, seed, threads, options)
 
 
-def _split(name: str) -> tuple[str, str]:
-    """The door and the name behind it. Raises UserError for a door that is none."""
-    door, colon, rest = name.partition(":")
-    if not colon:
-        return "", name
-    if door not in DOORS:
+def _split(name: str) -> tuple[Any, str]:
+    """The adapter of a prefix, and the rest of the name. Raises UserError."""
+    if name.split() != [name]:
         raise UserError(
-            f"--env: {door!r} in {name!r} is no kind of environment"
-            f"{nearest(door, filter(None, DOORS))}"
+            f"--env: {name!r} is no environment's name, which has no spaces"
         )
-    return door, rest
+    prefix, colon, rest = name.partition(":")
+    if not colon:
+        prefix, rest = "", name
+    if prefix not in ADAPTERS or (colon and not prefix):
+        raise UserError(
+            f"--env: {prefix!r} in {name!r} is no kind of environment"
+            f"{nearest(prefix, filter(None, ADAPTERS))}"
+        )
+    return ADAPTERS[prefix], rest
 
 
 def first_seed(seed: int, thread: int, batch_size: int) -> int:
-    """The first seed of an actor thread; no two threads of a run share one.
+    """The first seed of an actor thread's batch; the threads' ranges are disjoint.
 
     `thread` counts over all hosts.
     """

@@ -1,6 +1,6 @@
-"""dm_env environments: `dm:MODULE:FUNCTION`, whose function makes one.
+"""dm_env environments: `dm:MODULE:FUNCTION`, a function that returns one.
 
-In the worker each becomes a gymnasium environment, so that there is one kind of worker.
+In the worker process each becomes a gymnasium environment: one kind of worker serves both.
 """
 
 import importlib
@@ -8,41 +8,65 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import dm_env
 import gymnasium
 import numpy as np
 from dm_env import specs
 from gymnasium import spaces
 
+from podracer.errors import UserError
+from sebulba.host_environments import checking
+
+SUPPORTED = "Array, BoundedArray, DiscreteArray, and dicts and tuples of these"
+
 
 class DmEnv(gymnasium.Env):
-    """A dm_env environment, as gymnasium would have it.
+    """A dm_env environment as a gymnasium one.
 
-    LAST with discount 0 is a termination, any other LAST a truncation. Discounts between
-    0 and 1 on the way are lost.
+    LAST with discount 0 is a termination, any other LAST a truncation. Discounts strictly
+    between 0 and 1 are lost. Observations are checked against their specs, see `checking`.
+
+    Raises:
+      UserError: it is no dm_env.Environment, or its specs are not supported.
     """
 
-    def __init__(self, environment: Any):
+    def __init__(
+        self,
+        environment: dm_env.Environment,
+        name: str = "a dm_env environment",
+        check_bounds: bool = True,
+    ):
+        if not isinstance(environment, dm_env.Environment):
+            raise UserError(
+                f"{checking.shown(environment)} is no dm_env.Environment: name a function "
+                "that returns one"
+            )
         self._environment = environment
-        self.observation_space = space_of(environment.observation_spec())
+        observation = environment.observation_spec()
+        self.observation_space = space_of(observation)
         self.action_space = space_of(environment.action_spec())
+        declared = checking.of_spec(observation)
+        self._check = checking.checker(name, declared, bounds=check_bounds)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        return self._seen(self._environment.reset().observation), {}
+        return self._observation(self._environment.reset(), 0.0), {}
 
     def step(self, action):
         action = np.asarray(action, self._environment.action_spec().dtype)
         after = self._environment.step(action)
-        over, natural = after.last(), after.discount == 0
-        reward = 0.0 if after.reward is None else float(after.reward)
-        seen = self._seen(after.observation)
-        return seen, reward, bool(over and natural), bool(over and not natural), {}
+        reward = 0.0 if after.reward is None else after.reward
+        observation = self._observation(after, reward)
+        terminated = after.last() and after.discount == 0
+        truncated = after.last() and not terminated
+        return observation, reward, bool(terminated), bool(truncated), {}
 
     def close(self):
         self._environment.close()
 
-    def _seen(self, observation):
-        """Numbers as arrays of the space's type."""
+    def _observation(self, timestep: dm_env.TimeStep, reward: Any) -> Any:
+        """As arrays of the space's dtypes."""
+        self._check(timestep.observation, reward)
 
         def as_space(space, x):
             if isinstance(space, spaces.Dict):
@@ -51,14 +75,14 @@ class DmEnv(gymnasium.Env):
                 return tuple(as_space(*pair) for pair in zip(space, x, strict=True))
             return np.asarray(x, space.dtype)
 
-        return as_space(self.observation_space, observation)
+        return as_space(self.observation_space, timestep.observation)
 
 
 def space_of(spec: Any) -> spaces.Space:
-    """The space of a pytree of specs."""
+    """The space of a pytree of specs. Raises UserError for specs of other kinds."""
     if isinstance(spec, specs.DiscreteArray):
         return spaces.Discrete(int(spec.num_values))
-    if isinstance(spec, specs.Array):
+    if isinstance(spec, specs.Array) and spec.dtype.kind in checking.KINDS:
         low, high = (-np.inf, np.inf)
         if isinstance(spec, specs.BoundedArray):
             low, high = spec.minimum, spec.maximum
@@ -72,24 +96,34 @@ def space_of(spec: Any) -> spaces.Space:
         return spaces.Box(low, high, dtype=dtype)
     if hasattr(spec, "items"):
         return spaces.Dict({name: space_of(part) for name, part in spec.items()})
-    return spaces.Tuple([space_of(part) for part in spec])
+    if isinstance(spec, tuple | list):
+        return spaces.Tuple([space_of(part) for part in spec])
+    raise UserError(f"the spec {checking.shown(spec)} is none of {SUPPORTED}")
 
 
-def maker(path: str, given: dict[str, Any], limit: int | None) -> Callable:
-    """(seed) -> what a worker calls; the function gets the seed if it takes one."""
+def maker(path: str, given: dict[str, Any], options: Any) -> Callable:
+    """(seed) -> what a worker calls; the function gets the seed if it has such an argument."""
 
     def make(seed: int) -> Callable[[], gymnasium.Env]:
         def make_one() -> gymnasium.Env:
             module, _, name = path.partition(":")
             function = getattr(importlib.import_module(module), name)
-            takes = inspect.signature(function).parameters
-            seeded = {"seed": seed} if "seed" in takes and "seed" not in given else {}
             np.random.seed(seed % 2**32)
-            environment = DmEnv(function(**given, **seeded))
-            if limit is None:
+            environment = function(**given, **seed_argument(function, given, seed))
+            environment = DmEnv(environment, f"dm:{path}", options.check_bounds)
+            if options.max_episode_steps is None:
                 return environment
-            return gymnasium.wrappers.TimeLimit(environment, limit)
+            return gymnasium.wrappers.TimeLimit(environment, options.max_episode_steps)
 
         return make_one
 
     return make
+
+
+def seed_argument(function: Callable, given: dict[str, Any], seed: int) -> dict:
+    """{"seed": seed} where the function takes one and none is given."""
+    try:
+        takes = inspect.signature(function).parameters
+    except ValueError:  # of some functions in C
+        takes = {}
+    return {"seed": seed} if "seed" in takes and "seed" not in given else {}

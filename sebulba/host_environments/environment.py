@@ -3,20 +3,23 @@
 from typing import Any, NamedTuple, Protocol
 
 import dm_env
+import jax
 import numpy as np
+
+FIRST, MID, LAST = dm_env.StepType
 
 
 class HostEnvironment(Protocol):
     """B environments that step together; owned by one actor thread.
 
     Timesteps are dm_env's, with a leading axis B: step_type int32, reward float32 (0 at
-    FIRST), discount float32 (1 at FIRST, 0 where an episode terminated, 1 where it was
-    cut off), observation a pytree. An environment that was at LAST ignores its action
-    and is at FIRST of a new episode. Arrays that were returned are not written again.
+    FIRST), discount float32 (1 at FIRST; at LAST 0 for a termination, 1 for a truncation),
+    observation a pytree. After LAST an environment ignores its action and returns FIRST of
+    a new episode. Arrays that were returned are not written again.
 
-    One whose episodes can be saved offers two methods more, and a run in lock-step goes
-    on with them bit for bit: `snapshot()`, a tree of arrays (none of 64 bits) that are
-    not written again, and `restore(snapshot)`, called after `reset`.
+    Two optional methods make a lock-step run resume bit for bit: `snapshot()`, a pytree of
+    arrays (none of 64 bits) that are not written again, and `restore(snapshot)`, called
+    after `reset`.
     """
 
     batch_size: int  # B
@@ -29,19 +32,19 @@ class HostEnvironment(Protocol):
         """The timesteps after `action` [B, ...]."""
 
     def observation_spec(self) -> Any:
-        """A pytree of dm_env specs, of one environment."""
+        """A pytree of dm_env specs, without the batch axis."""
 
     def action_spec(self) -> Any:
-        """A dm_env spec, of one environment."""
+        """A dm_env spec, without the batch axis."""
 
     def finished_games(self) -> "Games | None":
-        """Of what finished since the last call; None if episodes are whole games."""
+        """Games finished since the last call; None if each episode is a whole game."""
 
     def lost_episodes(self) -> int:
-        """Unfinished episodes that were discarded since the last call."""
+        """Number of unfinished episodes that were discarded since the last call."""
 
     def close(self) -> None:
-        """Frees what the environments hold. Called once, last."""
+        """Frees all resources. Called once, last."""
 
 
 class Games(NamedTuple):
@@ -49,3 +52,57 @@ class Games(NamedTuple):
 
     finished: float
     return_sum: float
+
+
+class GameCounter:
+    """Sums the returns of whole games over their episodes."""
+
+    def __init__(self, batch_size: int):
+        self._return, self._sums = np.zeros(batch_size), Games(0.0, 0.0)
+
+    def add(self, reward: np.ndarray, over: np.ndarray) -> None:
+        """A step's rewards [B], and whether it ended the game [B]."""
+        self._return += reward
+        self._sums = Games(
+            self._sums.finished + float(over.sum()),
+            self._sums.return_sum + float(self._return[over].sum()),
+        )
+        self._return[over] = 0.0
+
+    def collect(self) -> Games:
+        """The games since the last call."""
+        sums, self._sums = self._sums, Games(0.0, 0.0)
+        return sums
+
+
+class NextStepReset:
+    """Timesteps of a simulator that resets in the step after the last of an episode.
+
+    gymnasium's AutoresetMode.NEXT_STEP, which is dm_env's own order.
+    """
+
+    def __init__(self, batch_size: int):
+        self._over = np.ones(batch_size, bool)
+
+    @property
+    def unfinished(self) -> int:
+        """Number of episodes under way."""
+        return int((~self._over).sum())
+
+    def timestep(
+        self, observation: Any, reward: Any, terminated: Any, truncated: Any
+    ) -> dm_env.TimeStep:
+        """What the simulator returned [B, ...], in dm_env's terms."""
+        first = self._over
+        self._over = np.broadcast_to(terminated | truncated, first.shape) & ~first
+        return dm_env.TimeStep(
+            np.where(first, FIRST, np.where(self._over, LAST, MID)).astype(np.int32),
+            np.where(first, 0.0, reward).astype(np.float32),
+            np.where(self._over & terminated, 0.0, 1.0).astype(np.float32),
+            observation,
+        )
+
+
+def stack(timesteps: list[dm_env.TimeStep]) -> dm_env.TimeStep:
+    """Timesteps of single environments as the timestep of a batch."""
+    return jax.tree.map(lambda *x: np.stack(x), *timesteps)

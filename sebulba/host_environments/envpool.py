@@ -1,6 +1,6 @@
-"""EnvPool's C++ simulators (arXiv:2206.10558) behind the host protocol.
+"""EnvPool's C++ simulators (arXiv:2206.10558), by their ids, as `Pong-v5`.
 
-Through its gymnasium interface: the dm_env one calls a time limit a termination.
+Uses its gymnasium interface: the dm_env one reports a time limit as a termination.
 """
 
 import dataclasses
@@ -12,18 +12,24 @@ import numpy as np
 from dm_env import specs
 
 from podracer.errors import UserError, check_at_least_one, check_range, nearest
-from sebulba.host_environments.environment import Games
-from sebulba.host_environments.spaces import action_spec, as_float32, spec_of
+from sebulba.host_environments import checking, spaces
+from sebulba.host_environments.environment import (
+    GameCounter,
+    Games,
+    NextStepReset,
+)
 
-FIRST, MID, LAST = dm_env.StepType
+ATARI_FPS = 60  # emulator frames per second
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Of any EnvPool environment."""
+    """Options of an EnvPool environment."""
 
     max_episode_steps: int | None = None
-    """environment steps after which an episode is cut off; by default EnvPool's own"""
+    """environment steps before an episode is truncated; default: EnvPool's own"""
+    check_bounds: bool = True
+    """stop where an observation is outside of its declared bounds"""
 
     def __post_init__(self):
         if self.max_episode_steps is not None:
@@ -32,20 +38,20 @@ class Options:
 
 @dataclasses.dataclass(frozen=True)
 class AtariOptions(Options):
-    """Of an Atari game. Rewards are the game's: learners clip, environments do not."""
+    """Options of an Atari game. Rewards are not clipped: agents have an option for that."""
 
     per_life: bool = False
-    """end an episode with each life (a whole game's return is then reported apart)"""
+    """end an episode with each life; returns of whole games are reported separately"""
     sticky_actions: float = 0.0
-    """probability that the last action is taken again (0.25: Machado et al. 2018)"""
+    """probability of repeating the last action (0.25 in Machado et al. 2018)"""
     full_action_space: bool = False
-    """all 18 actions, whatever the game"""
+    """all 18 actions instead of those that the game uses"""
     noop_max: int = 30
-    """up to so many no-operations begin a game"""
+    """maximum number of no-op actions at the start of a game"""
     frame_skip: int = 4
-    """emulator frames in an environment step"""
+    """emulator frames of an environment step; the action is repeated"""
     frame_stack: int = 4
-    """frames that the agent sees at once; one crosses to the device in a step"""
+    """number of frames in an observation; only the newest is sent to the device"""
 
     def __post_init__(self):
         super().__post_init__()
@@ -58,9 +64,9 @@ class AtariOptions(Options):
 
 
 def make_spec(name: str) -> Any:
-    """EnvPool's own description of an environment. Raises UserError if we have it not."""
+    """EnvPool's own description of an environment. Raises UserError if there is none."""
     try:
-        import envpool  # heavy: only where it is used
+        import envpool  # slow to import, so only where it is used
 
         known = envpool.list_all_envs()
         if name not in known:
@@ -70,48 +76,46 @@ def make_spec(name: str) -> Any:
         spec = envpool.make_spec(name)
     except ImportError as error:  # no EnvPool, or not what this simulator needs
         raise UserError(
-            f"{name} is EnvPool's (pip install 'podracer[envpool]'), but: {error}"
+            f"{name} needs EnvPool (pip install 'podracer[envpool]'): {error}"
         ) from error
     if spec.config.max_num_players > 1:
-        raise UserError(f"{name} is played by several; only one player is supported")
+        raise UserError(f"{name} has several players; only one player is supported")
     return spec
 
 
 def default_options(name: str) -> Options:
-    """The options that the environment has, at their defaults. Raises UserError."""
-    return AtariOptions() if _is_atari(make_spec(name)) else Options()
+    """The environment's options, at their defaults. Raises UserError."""
+    is_atari = "full_action_space" in make_spec(name).config._fields
+    return AtariOptions() if is_atari else Options()
 
 
 def make(name: str, batch_size: int, seed: int, threads: int, options: Options):
-    """A pool of B."""
+    """A pool of B environments."""
     return EnvPool(name, batch_size, seed, threads, options)
 
 
-def _is_atari(spec: Any) -> bool:
-    return "full_action_space" in spec.config._fields
-
-
 class EnvPool:
-    """B environments of one name in a pool of C++ threads; their steps free the GIL.
+    """B environments of one id in a pool of C++ threads, which release the GIL.
 
-    What EnvPool gives as float64 comes as float32. Actions beyond the spec's bounds are
-    passed on: MuJoCo's motors clip them, but the control cost of gymnasium's tasks does not.
+    float64 becomes float32. Actions outside of the spec's bounds are passed on: MuJoCo
+    clips them, but the control cost of gymnasium's tasks does not.
 
     Args:
-      name: as `Pong-v5`.
+      name: an id, as `Pong-v5`.
       batch_size: B.
       seed: environment i is seeded with seed + i.
-      threads: of the pool.
-      options: `default_options(name)`, changed.
+      threads: number of threads of the pool.
+      options: `default_options(name)`, with changes.
 
     Raises:
-      UserError: there is no such environment, or it is not for one player, or its actions
-        are neither discrete (one or several) nor continuous.
+      UserError: there is no such environment, it has several players, or its spaces are
+        not supported.
     """
 
     def __init__(
         self, name: str, batch_size: int, seed: int, threads: int, options: Options
     ):
+        check_at_least_one(batch_size=batch_size, env_threads=threads)
         make_spec(name)
         import envpool
 
@@ -131,8 +135,8 @@ class EnvPool:
                 "render_mode": "rgb_array",  # costs nothing until it is asked for
             }
             self.frames_per_step = options.frame_skip
-            self._games = _GameCounter(batch_size) if options.per_life else None
-        with warnings.catch_warnings():  # its spaces are float64, its numbers float32
+            self._games = GameCounter(batch_size) if options.per_life else None
+        with warnings.catch_warnings():  # spaces of float64 with bounds of float32
             warnings.filterwarnings("ignore", ".*precision lowered", UserWarning)
             self._pool = envpool.make(
                 name,
@@ -142,18 +146,26 @@ class EnvPool:
                 seed=seed,
                 **settings,
             )
-            self._observation_spec = spec_of(self._pool.observation_space, _observation)
-            self._action_spec = action_spec(name, self._pool.action_space)
-        self._over = np.ones(batch_size, bool)
+            space = self._pool.observation_space
+            spaces.check_supported(name, space)
+            self._observation_spec = spaces.spec_of(space, _observation)
+            self._action_spec = spaces.action_spec(name, self._pool.action_space)
+        declared = checking.of_spec(self._observation_spec)
+        batch = (batch_size,)
+        self._check = checking.checker(name, declared, batch, options.check_bounds)
+        self._check_action = checking.action_checker(name, self._action_spec, batch)
+        self._episodes = NextStepReset(batch_size)
 
         if isinstance(options, AtariOptions):
             self.render = lambda: self._pool.render()[0]  # uint8 [210, 160, 3]
+            self.render_fps = ATARI_FPS / options.frame_skip
 
     def reset(self) -> dm_env.TimeStep:
         observation, _ = self._pool.reset()
         return self._timestep(observation, np.zeros(self.batch_size), False, False)
 
     def step(self, action: np.ndarray) -> dm_env.TimeStep:
+        self._check_action(action)
         observation, reward, terminated, truncated, info = self._pool.step(action)
         timestep = self._timestep(observation, reward, terminated, truncated)
         if self._games:
@@ -177,42 +189,18 @@ class EnvPool:
         self._pool.close()
 
     def _timestep(self, observation, reward, terminated, truncated) -> dm_env.TimeStep:
-        # What was over begins anew. `elapsed_step` would not show it: losing a life
-        # ends an episode but not EnvPool's count.
-        first = self._over
-        self._over = np.broadcast_to(terminated | truncated, first.shape) & ~first
-        return dm_env.TimeStep(
-            np.where(first, FIRST, np.where(self._over, LAST, MID)).astype(np.int32),
-            np.where(first, 0.0, reward).astype(np.float32),
-            np.where(self._over & terminated, 0.0, 1.0).astype(np.float32),
-            _observation(observation),
-        )
-
-
-class _GameCounter:
-    """Returns of whole games, over the lives that they are played in."""
-
-    def __init__(self, batch_size: int):
-        self._return, self._sums = np.zeros(batch_size), Games(0.0, 0.0)
-
-    def add(self, reward: np.ndarray, over: np.ndarray) -> None:
-        self._return += reward
-        self._sums = Games(
-            self._sums.finished + float(over.sum()),
-            self._sums.return_sum + float(self._return[over].sum()),
-        )
-        self._return[over] = 0.0
-
-    def collect(self) -> Games:
-        sums, self._sums = self._sums, Games(0.0, 0.0)
-        return sums
+        # EnvPool's `elapsed_step` would not show each reset: it keeps counting where only
+        # a life was lost.
+        observation = _observation(observation)
+        self._check(observation, reward)
+        return self._episodes.timestep(observation, reward, terminated, truncated)
 
 
 def _observation(observation: Any) -> Any:
-    """float64 as float32, [B, C, H, W] images as [B, H, W, C]; anything else as it is."""
+    """float64 as float32, images [B, C, H, W] as [B, H, W, C]; all else unchanged."""
     if isinstance(observation, dict):
         return {name: _observation(x) for name, x in observation.items()}
-    observation = as_float32(observation)
+    observation = spaces.as_float32(observation)
     if observation.ndim == 4 and observation.shape[1] <= 4 < min(observation.shape[2:]):
         return np.moveaxis(observation, 1, -1)
     return observation

@@ -8,11 +8,17 @@ import jax
 import numpy as np
 
 import envs_jax
+from envs_jax import custom
+from envs_jax.wrappers import unwrapped
+from podracer import imports
 from podracer.errors import UserError, nearest
+from podracer.trained.filming import FPS
 
 
 def default_options(name: str) -> Any:
     """The environment's own dataclass, at its defaults. Raises UserError."""
+    if ":" in name:  # a user's own
+        return imports.options(imports.made(name, "--env"))
     known = envs_jax.ENVIRONMENTS
     if name not in known:
         raise UserError(f"no JAX environment is named {name!r}{nearest(name, known)}")
@@ -25,6 +31,19 @@ def make(name: str, batch_size: int, seed: int, threads: int, options: Any):
     return JaxEnvironment(name, batch_size, seed, options)
 
 
+def _environment(name: str, options: Any) -> envs_jax.Environment:
+    """Ours, or MODULE:CLASS, which is its own options. Raises UserError."""
+    if ":" not in name:
+        return envs_jax.make(name, **dataclasses.asdict(options))
+    has_none = isinstance(options, imports.NoOptions)
+    try:
+        made = custom.ready(imports.made(name, "--env") if has_none else options)
+        envs_jax.check_first_steps(made)
+        return made
+    except envs_jax.ProtocolError as error:
+        raise UserError(str(error)) from error
+
+
 class JaxEnvironment:
     """B copies on the first CPU device, through the host protocol."""
 
@@ -32,7 +51,7 @@ class JaxEnvironment:
 
     def __init__(self, name: str, batch_size: int, seed: int, options: Any):
         self.batch_size = batch_size
-        self._environment = envs_jax.make(name, **dataclasses.asdict(options))
+        self._environment = _environment(name, options)
         batched = envs_jax.Batched(envs_jax.auto_reset(self._environment))
 
         at = jax.vmap(jax.random.fold_in, in_axes=(0, None))
@@ -42,8 +61,10 @@ class JaxEnvironment:
                 at(keys, count), state, action
             )
         )
-        if hasattr(self._environment, "render"):
+        drawing = unwrapped(self._environment)
+        if hasattr(drawing, "render"):
             self.render = self._render
+            self.render_fps = getattr(drawing, "render_fps", FPS)
         self._device = jax.local_devices(backend="cpu")[0]
         seeds = np.arange(seed, seed + batch_size, dtype=np.uint32)
         with jax.default_device(self._device):

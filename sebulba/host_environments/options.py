@@ -1,4 +1,4 @@
-"""What can be set in an environment that worker processes step."""
+"""Options of environments in worker processes, and the JSON in such options."""
 
 import dataclasses
 import json
@@ -6,34 +6,39 @@ from typing import Any
 
 from podracer.errors import UserError, check_at_least_one, check_range
 
+LONGEST = 1e6  # seconds; poll(2) counts milliseconds in 32 bits
+
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Of any Python environment."""
+    """Options of an environment in worker processes."""
 
     arguments: str = "{}"
-    """keyword arguments that make it, as JSON: '{"size": 5}'"""
+    """keyword arguments of the environment, as JSON: '{"size": 5}'"""
     max_episode_steps: int | None = None
-    """environment steps after which an episode is cut off; by default its own"""
+    """environment steps before an episode is truncated; default: the environment's own"""
+    check_bounds: bool = True
+    """stop where an observation is outside of its declared bounds"""
     step_seconds: float = 60.0
-    """that a step may take before its worker process is replaced"""
+    """time limit of a step; a worker process that exceeds it is replaced"""
     start_seconds: float = 300.0
-    """that worker processes may take to start, and environments to reset"""
+    """time limit of starting the worker processes, and of resetting"""
 
     def __post_init__(self):
-        check_range("step_seconds", self.step_seconds, 0.001)
-        check_range("start_seconds", self.start_seconds, 0.001)
+        check_range("step_seconds", self.step_seconds, 0.001, LONGEST)
+        check_range("start_seconds", self.start_seconds, 0.001, LONGEST)
         if self.max_episode_steps is not None:
             check_at_least_one(max_episode_steps=self.max_episode_steps)
+        json_object("arguments", self.arguments)
 
 
 def json_object(field: str, text: str) -> dict[str, Any]:
-    """The JSON object of a flag; UserError where it is none."""
+    """The JSON object of a command-line flag. Raises UserError."""
     try:
         given = json.loads(text)
         if isinstance(given, dict):
             return given
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     raise UserError(
         f"{field} is {text!r}; it takes a JSON object: "

@@ -1,43 +1,47 @@
-"""Any Python environment, in worker processes: gymnasium's vector of them (arXiv:2407.17032).
+"""Python environments in worker processes: gymnasium's AsyncVectorEnv (arXiv:2407.17032).
 
-A worker that dies or hangs costs the unfinished episodes of its batch and no more: all of
-the batch's workers are replaced, and begin anew.
+A worker process that dies or hangs costs only the unfinished episodes of its batch: all of
+the batch's workers are replaced, and new episodes begin.
 """
 
 import contextlib
 import multiprocessing
+import queue
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import dm_env
 import numpy as np
 
 from podracer.errors import UserError
+from sebulba.host_environments import checking, spaces
+from sebulba.host_environments.environment import NextStepReset
 from sebulba.host_environments.options import Options
-from sebulba.host_environments.spaces import action_spec, as_float32, spec_of
 
-FIRST, MID, LAST = dm_env.StepType
-FAILURES, STEPS = 5, 1_000  # so many in a row, with fewer steps between, are too many
-HIDING = threading.Lock()  # one at a time: the main program is everybody's
-DEAD = (EOFError, OSError, multiprocessing.TimeoutError)  # as their pipes tell it
+FAILURES, STEPS = 5, 1_000  # the most failures in a row, with fewer steps between them
+MAIN = threading.Lock()  # held while the main module is hidden from new processes
+QUEUE_SECONDS = 10.0  # for an exception that a worker has announced
+DEAD = (EOFError, OSError, multiprocessing.TimeoutError)  # of the pipe to a dead worker
 
 
 class Processes:
-    """B environments, a worker process each, as one HostEnvironment.
+    """B environments, each in a worker process of its own, as one HostEnvironment.
 
-    What an environment raises ends the run, with the environment's traceback.
+    An exception in an environment ends the run, with the environment's traceback.
 
     Args:
-      name: for messages.
-      make: (seed) -> a function that makes a gymnasium.Env there, with that seed.
+      name: of the environment, for messages.
+      make: (seed) -> a function that makes a gymnasium.Env with that seed in the worker.
       batch_size: B.
-      seed: environment i is seeded with seed + i; after a failure with others.
-      options: how long to wait.
+      seed: environment i is seeded with seed + i; after a failure with other seeds.
+      options: time limits, and whether bounds are checked.
 
     Raises:
-      UserError: no worker starts in time, or the actions are not supported.
+      UserError: the workers do not start in time, what they make is no environment, or
+        its observations or actions are not supported.
     """
 
     frames_per_step = 1
@@ -52,21 +56,24 @@ class Processes:
     ):
         self.batch_size, self._name, self._options = batch_size, name, options
         self._make, self._seed = make, seed
-        self._lost, self._failures, self._steps = (
-            0,
-            0,
-            0,
-        )  # steps since the last failure
-        self._over = np.ones(batch_size, bool)
+        self._lost = self._failures = 0
+        self._steps = 0  # since the last failure
+        self._episodes = NextStepReset(batch_size)
         self._vector = self._start()
         self._observation_space = self._vector.single_observation_space
-        self._action_spec = action_spec(name, self._vector.single_action_space)
-        self._observation_spec = spec_of(self._observation_space)
+        self._observation_spec = spaces.spec_of(self._observation_space)
+        action_space = self._vector.single_action_space
+        self._action_spec = spaces.action_spec(name, action_space)
+        self._first_action = getattr(action_space, "start", 0)
+        self._check_action = checking.action_checker(
+            name, self._action_spec, (batch_size,)
+        )
 
     def reset(self) -> dm_env.TimeStep:
         return self._attempt(self._reset)
 
     def step(self, action: np.ndarray) -> dm_env.TimeStep:
+        self._check_action(action)
         return self._attempt(lambda: self._step(action))
 
     def observation_spec(self) -> Any:
@@ -86,16 +93,23 @@ class Processes:
         _end(self._vector)
 
     def _start(self) -> Any:
-        """The workers. Their imports are theirs: not even this package comes with them."""
+        """The workers. They import what the environment needs, but not JAX."""
         from gymnasium.vector import AsyncVectorEnv
 
-        makers = [self._make(int(seed)) for seed in self._seeds()]
-        with HIDING, _without_main_program():
-            return _within(
+        from sebulba.host_environments.guarded import guarded
+
+        makers = [
+            guarded(self._name, self._make(int(seed)), self._options.check_bounds)
+            for seed in self._seeds()
+        ]
+        with MAIN, _without_main_module():
+            vector = _within(
                 self._options.start_seconds,
                 lambda: AsyncVectorEnv(makers, context="forkserver"),
                 f"{self._name}: its worker processes did not start",
             )
+        vector._raise_if_errors = partial(_raise_first, vector, self._name)
+        return vector
 
     def _seeds(self) -> np.ndarray:
         """A seed for each environment; after failures, others."""
@@ -110,62 +124,55 @@ class Processes:
         except DEAD as error:
             self._replace(error)
             return self._attempt(self._reset)
-        except Exception as error:
-            error.add_note(f"raised by {self._name}, in a worker process")
-            raise
 
     def _replace(self, error: Exception) -> None:
-        """New workers for dead ones, unless that happens again and again."""
+        """Starts new workers; raises UserError after too many failures in a row."""
         self._failures = self._failures + 1 if self._steps < STEPS else 1
         if self._failures > FAILURES:
             raise UserError(
                 f"{self._name}: its worker processes died or hung {self._failures} times in "
-                f"a row ({type(error).__name__}); does it run alone? "
-                "(--env.step-seconds is how long a step may take)"
+                f"a row ({type(error).__name__}); does the environment run by itself? "
+                "(--env.step-seconds is the time limit of a step)"
             ) from error
-        self._lost += int((~self._over).sum())
-        self._steps, self._over = 0, np.ones(self.batch_size, bool)
+        self._lost += self._episodes.unfinished
+        self._steps, self._episodes = 0, NextStepReset(self.batch_size)
         _end(self._vector)
         self._vector = self._start()
 
     def _reset(self) -> dm_env.TimeStep:
         self._vector.reset_async(seed=[int(seed) for seed in self._seeds()])
         observation, _ = self._vector.reset_wait(self._options.start_seconds)
-        nothing = np.zeros(self.batch_size)
-        return self._timestep(observation, nothing, nothing > 0, nothing > 0)
+        zeros = np.zeros(self.batch_size)
+        return self._timestep(observation, zeros, zeros > 0, zeros > 0)
 
     def _step(self, action: np.ndarray) -> dm_env.TimeStep:
-        start = getattr(self._vector.single_action_space, "start", 0)
-        self._vector.step_async(np.asarray(action) + start)
+        self._vector.step_async(np.asarray(action) + self._first_action)
         seconds = self._options.step_seconds
         observation, reward, terminated, truncated, _ = self._vector.step_wait(seconds)
         self._steps += 1
         return self._timestep(observation, reward, terminated, truncated)
 
     def _timestep(self, observation, reward, terminated, truncated) -> dm_env.TimeStep:
-        first = self._over  # NEXT_STEP is gymnasium's word for it
-        self._over = (terminated | truncated) & ~first
-        return dm_env.TimeStep(
-            np.where(first, FIRST, np.where(self._over, LAST, MID)).astype(np.int32),
-            np.where(first, 0.0, reward).astype(np.float32),
-            np.where(self._over & terminated, 0.0, 1.0).astype(np.float32),
-            _from_zero(self._observation_space, as_float32(observation)),
-        )
+        observation = spaces.as_spec(self._observation_space, observation)
+        return self._episodes.timestep(observation, reward, terminated, truncated)
 
 
-def _from_zero(space: Any, x: Any) -> Any:
-    """Discrete members count from 0, whatever the space's `start`."""
-    if isinstance(x, dict):
-        return {name: _from_zero(space.spaces[name], part) for name, part in x.items()}
-    if isinstance(x, tuple):
-        return tuple(map(_from_zero, space.spaces, x))
-    if hasattr(space, "n") and space.shape == ():
-        return (x - getattr(space, "start", 0)).astype(np.int32)
-    return x
+def _raise_first(vector: Any, name: str, successes: Iterable[bool]) -> None:
+    """In place of gymnasium's own, which also prints and may wait without a limit."""
+    if all(successes):
+        return
+    try:
+        index, _, error, trace = vector.error_queue.get(timeout=QUEUE_SECONDS)
+    except queue.Empty:
+        raise RuntimeError(f"{name}: a worker process failed without a word") from None
+    if not isinstance(error, UserError):
+        error.add_note(f"raised by {name}, in a worker process")
+        error.add_note(f"worker process {index}: {trace}")
+    raise error
 
 
 def _end(vector: Any) -> None:
-    """Ends all workers, at once and whatever they do."""
+    """Kills all workers."""
     for process in vector.processes:
         process.kill()
     for process in vector.processes:
@@ -177,22 +184,20 @@ def _end(vector: Any) -> None:
 
 
 def _within(seconds: float, what: Callable[[], Any], complaint: str) -> Any:
-    """What it returns or raises; UserError if that takes longer."""
+    """What the function returns or raises; UserError if it takes longer."""
     results: list[Any] = []
 
     def run() -> None:
         try:
             results.append((what(), None))
-        except BaseException as error:  # noqa: BLE001 raised by the caller
+        except BaseException as error:  # noqa: BLE001 raised again below
             results.append((None, error))
 
     thread = threading.Thread(target=run, daemon=True, name="starting workers")
     thread.start()
     thread.join(seconds)
     if not results:
-        raise UserError(
-            f"{complaint} in {seconds:g} s; --env.start-seconds is the limit"
-        )
+        raise UserError(f"{complaint} within {seconds:g} s (--env.start-seconds)")
     result, error = results[0]
     if isinstance(error, DEAD):
         raise UserError(f"{complaint} ({type(error).__name__})") from error
@@ -202,21 +207,24 @@ def _within(seconds: float, what: Callable[[], Any], complaint: str) -> Any:
 
 
 @contextlib.contextmanager
-def _without_main_program() -> Iterator[None]:
-    """Lets a worker begin without the main program, which would bring JAX along.
+def _without_main_module() -> Iterator[None]:
+    """Workers that start meanwhile do not import the main module, which would import JAX.
 
-    What is defined in the main program travels by value, and so do our adapters.
+    What is defined in the main module is pickled by value, and so is our part of a worker.
     """
     import cloudpickle
 
-    from sebulba.host_environments import dm
+    from sebulba.host_environments import dm, guarded
 
     main = sys.modules["__main__"].__dict__
     hidden = {name: main.pop(name, None) for name in ("__spec__", "__file__")}
     main["__spec__"] = None
-    cloudpickle.register_pickle_by_value(dm)
+    ours = (checking, dm, guarded, spaces)
+    for module in ours:
+        cloudpickle.register_pickle_by_value(module)
     try:
         yield
     finally:
-        cloudpickle.unregister_pickle_by_value(dm)
+        for module in ours:
+            cloudpickle.unregister_pickle_by_value(module)
         main.update({name: x for name, x in hidden.items() if x is not None})

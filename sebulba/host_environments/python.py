@@ -1,10 +1,15 @@
-"""Python environments by name: `gym:ID` of gymnasium's registry, `dm:MODULE:FUNCTION`.
+"""Python environments by name: `gym:ID`, `gym:MODULE:ID`, `dm:MODULE:FUNCTION`.
 
-Whatever they are, each steps in a worker process, see `processes`.
+Each environment steps in a worker process of its own, see `processes`.
 """
 
 import importlib
+import inspect
+import os
+import sys
+import traceback
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from podracer.errors import UserError, nearest
@@ -15,15 +20,17 @@ INSTALL = "pip install 'podracer[gymnasium]'"
 Maker = Callable[[int], Callable[[], Any]]  # (seed) -> what makes a gymnasium.Env
 
 
-class Door(NamedTuple):
-    """A kind of names, as `sebulba.host_environments.DOORS` has them."""
+class PythonAdapter(NamedTuple):
+    """`gym` or `dm`, as `sebulba.host_environments.ADAPTERS` has them."""
 
     prefix: str
-    check: Callable[[str], None]  # UserError where the name leads nowhere
-    maker: Callable[[str, dict[str, Any], int | None], Maker]  # name, arguments, limit
+    # (name) -> the function that makes one, and arguments that it always gets; UserError
+    find: Callable[[str], tuple[Callable, dict[str, Any]]]
+    maker: Callable[[str, dict[str, Any], Options], Maker]  # name, arguments, options
 
     def default_options(self, name: str) -> Options:
-        self.check(name)
+        _check_gymnasium(f"{self.prefix}:{name}")
+        self.find(name)
         return Options()
 
     def make(
@@ -31,62 +38,122 @@ class Door(NamedTuple):
     ) -> Processes:
         """B of them, a process each."""
         del threads
-        self.check(name)
         whole = f"{self.prefix}:{name}"
+        _check_gymnasium(whole)
         given = json_object("arguments", options.arguments)
-        maker = self.maker(name, given, options.max_episode_steps)
+        function, own = self.find(name)
+        _check_arguments(whole, function, own, given)
+        maker = self.maker(name, given, options)
         return Processes(whole, maker, batch_size, seed, options)
 
 
-def _check_gym(name: str) -> None:
+def import_module(name: str, module: str) -> ModuleType:
+    """The module that an environment's name has; the current folder's, too.
+
+    Raises UserError if there is none, or if it fails.
+    """
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.append(here)  # worker processes inherit the path
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise UserError(f"{name}: {module!r} is no module's name")
     try:
-        import gymnasium
+        return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise UserError(f"gym:{name}: {error} ({INSTALL})") from error
-    try:
-        gymnasium.spec(name)
-    except ModuleNotFoundError as error:
-        raise UserError(f"gym:{name}: {error}; is its package installed?") from error
-    except gymnasium.error.Error as error:
         raise UserError(
-            f"gymnasium knows no environment {name!r}{nearest(name, gymnasium.registry)}; "
-            "one that a module registers is gym:MODULE:ID"
+            f"{name}: {error}; is its package installed, or its file in this folder?"
+        ) from error
+    except (Exception, SystemExit) as error:
+        *_, last = traceback.extract_tb(error.__traceback__)
+        line = " ".join(str(error).split())
+        raise UserError(
+            f"{name}: importing {module} raised {type(error).__name__}: {line} "
+            f"({last.filename}, line {last.lineno})"
         ) from error
 
 
-def _gym_maker(name: str, given: dict[str, Any], limit: int | None) -> Maker:
+def _check_gymnasium(name: str) -> None:
+    try:
+        import gymnasium  # noqa: F401 whose worker processes all of them use
+    except ModuleNotFoundError as error:
+        raise UserError(f"{name}: {error} ({INSTALL})") from error
+
+
+def _check_arguments(
+    name: str, function: Callable, own: dict[str, Any], given: dict[str, Any]
+) -> None:
+    """Raises UserError unless the function can be called with these arguments."""
+    try:
+        inspect.signature(function).bind(**(own | given))
+    except TypeError as error:
+        raise UserError(
+            f"{name}: {error} (--env.arguments is {given})".replace("\n", " ")
+        ) from error
+    except ValueError:  # of some functions in C, which have no signature
+        pass
+
+
+def _find_gym(name: str) -> tuple[Callable, dict[str, Any]]:
+    """The entry point of a registered environment, and its registered arguments."""
+    import gymnasium
+    from gymnasium.envs.registration import load_env_creator
+
+    whole = f"gym:{name}"
+    module, colon, key = name.rpartition(":")
+    if colon:
+        import_module(whole, module)
+    try:
+        spec = gymnasium.spec(key)
+    except gymnasium.error.Error as error:
+        way = "" if colon else "; one that a module registers is gym:MODULE:ID"
+        raise UserError(
+            f"{whole}: gymnasium has no environment {key!r}"
+            f"{nearest(key, gymnasium.registry)}{way}"
+        ) from error
+    creator = spec.entry_point
+    try:
+        creator = load_env_creator(creator) if isinstance(creator, str) else creator
+    except (ImportError, AttributeError, gymnasium.error.Error) as error:
+        line = " ".join(str(error).split())
+        raise UserError(f"{whole} cannot be made: {line}") from error
+    return creator, spec.kwargs
+
+
+def _gym_maker(name: str, given: dict[str, Any], options: Options) -> Maker:
     """Seeded by gymnasium's reset."""
-    limits = {} if limit is None else {"max_episode_steps": limit}
+    module, _, key = name.rpartition(":")
+    settings = {"disable_env_checker": True}
+    if options.max_episode_steps is not None:
+        settings["max_episode_steps"] = options.max_episode_steps
 
     def make_one():
+        import importlib
+
         import gymnasium
 
-        return gymnasium.make(name, disable_env_checker=True, **limits, **given)
+        if module:
+            importlib.import_module(module)
+        return gymnasium.make(key, **(settings | given))
 
     return lambda seed: make_one
 
 
-def _check_dm(path: str) -> None:
+def _find_dm(path: str) -> tuple[Callable, dict[str, Any]]:
+    whole = f"dm:{path}"
     module, colon, name = path.partition(":")
     if not colon or not name:
-        raise UserError(
-            f"dm:{path}: write dm:MODULE:FUNCTION, as dm:bsuite:load_from_id"
-        )
-    try:
-        import gymnasium  # noqa: F401 whose worker processes these are
-
-        function = getattr(importlib.import_module(module), name, None)
-    except ImportError as error:
-        raise UserError(f"dm:{path}: {error}; is its package installed?") from error
+        raise UserError(f"{whole}: write dm:MODULE:FUNCTION, as dm:bsuite:load_from_id")
+    function = getattr(import_module(whole, module), name, None)
     if not callable(function):
-        raise UserError(f"dm:{path}: {module} has no function {name!r}")
+        raise UserError(f"{whole}: {module} has no function {name!r}")
+    return function, {}
 
 
-def _dm_maker(path: str, given: dict[str, Any], limit: int | None) -> Maker:
+def _dm_maker(path: str, given: dict[str, Any], options: Options) -> Maker:
     from sebulba.host_environments import dm
 
-    return dm.maker(path, given, limit)
+    return dm.maker(path, given, options)
 
 
-GYM = Door("gym", _check_gym, _gym_maker)
-DM = Door("dm", _check_dm, _dm_maker)
+GYM = PythonAdapter("gym", _find_gym, _gym_maker)
+DM = PythonAdapter("dm", _find_dm, _dm_maker)

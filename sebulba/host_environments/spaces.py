@@ -1,4 +1,4 @@
-"""What gymnasium's spaces say, in dm_env's words."""
+"""gymnasium's spaces as dm_env specs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,9 +8,11 @@ from dm_env import specs
 
 from podracer.errors import UserError
 
+SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
+
 
 def as_float32(x: Any) -> Any:
-    """float64, which no core wants, as float32; the leaves of a pytree."""
+    """The leaves of a pytree; float64, which accelerators lack, as float32."""
     if isinstance(x, dict):
         return {name: as_float32(part) for name, part in x.items()}
     if isinstance(x, tuple):
@@ -18,8 +20,27 @@ def as_float32(x: Any) -> Any:
     return x.astype(np.float32) if x.dtype == np.float64 else x
 
 
+def check_supported(name: str, space: Any, field: str = "observations") -> None:
+    """Raises UserError for a space of another kind, or one without elements."""
+    from gymnasium import spaces
+
+    supported = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+    if isinstance(space, spaces.Dict | spaces.Tuple) and len(space.spaces):
+        parts = space.spaces
+        for part in parts.values() if isinstance(parts, dict) else parts:
+            check_supported(name, part, field)
+    elif not isinstance(space, supported) or 0 in space.shape or space.dtype == object:
+        raise UserError(
+            f"{name} has {field} {_one_line(space)}; supported are {SUPPORTED}, with one "
+            "element at least"
+        )
+
+
 def spec_of(space: Any, convert: Callable = as_float32) -> Any:
-    """A pytree of specs for what `convert` makes of the space's members [B, ...]."""
+    """A pytree of specs for what `convert` makes of the space's members [B, ...].
+
+    The space must be supported, see `check_supported`.
+    """
     if hasattr(space, "spaces"):
         if isinstance(space.spaces, dict):
             return {name: spec_of(x, convert) for name, x in space.spaces.items()}
@@ -40,15 +61,31 @@ def spec_of(space: Any, convert: Callable = as_float32) -> Any:
     return specs.BoundedArray(low.shape, low.dtype, low, high)
 
 
+def as_spec(space: Any, x: Any) -> Any:
+    """Members [B, ...] of a space as `spec_of` has them: discrete ones count from 0."""
+    if isinstance(x, dict):
+        return {name: as_spec(space.spaces[name], part) for name, part in x.items()}
+    if isinstance(x, tuple):
+        return tuple(map(as_spec, space.spaces, x))
+    if hasattr(space, "start"):
+        return (x - space.start).astype(np.int32)
+    return x.astype(bool) if not hasattr(space, "low") else as_float32(x)
+
+
 def action_spec(name: str, space: Any) -> specs.BoundedArray:
     """One discrete action, several (integers from 0) or continuous ones; else UserError."""
-    spec = spec_of(space)
-    kind = np.dtype(getattr(spec, "dtype", object)).kind
-    if kind == "f":
-        return spec
-    if kind in "iu" and not spec.minimum.any():
-        return spec.replace(dtype=np.int32)  # they come in several widths
+    if hasattr(space, "shape") and not hasattr(space, "spaces"):
+        check_supported(name, space, "actions")
+        spec = spec_of(space)
+        if spec.dtype.kind == "f":
+            return spec
+        if spec.dtype.kind in "iu" and not spec.minimum.any():
+            return spec.replace(dtype=np.int32)  # they come in several widths
     raise UserError(
-        f"{name} has actions {' '.join(str(space).split())}; only discrete ones from 0 and "
+        f"{name} has actions {_one_line(space)}; only discrete ones from 0 and "
         "continuous ones are supported: choose another environment"
     )
+
+
+def _one_line(space: Any) -> str:
+    return " ".join(str(space).split())

@@ -1,13 +1,18 @@
 """The command as its user meets it: real processes, bad input, what is left behind."""
 
+import contextlib
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import anakin.__main__ as command
+import anakin.population
+from podracer.errors import UserError
 from podracer.metrics import VOCABULARY
+from podracer.runs import run_folder
 
 SMALL = ["--total-steps", "20000", "--network.hidden-sizes", "8", "--cores", "2"]
 
@@ -60,6 +65,30 @@ def test_a_run_leaves_its_configuration_metrics_and_curve(tmp_path):
         (["train", "--network.hidden-sizes", "0"], "hidden_sizes"),
         (["train", "--agent", "ppo", "--agent.minibatches", "7"], "minibatches is 7"),
         (["train", "--interface.normalize-rewards", "--env", "pendulom"], "pendulum"),
+        (["train", "--resume", ""], "--resume is empty"),
+        (["train", "--resume="], "--resume is empty"),
+        (["train", "--run", ""], "--run is empty"),
+        (["train", "--run="], "--run is empty"),
+        (["train", "--config", ""], "--config is empty"),
+        (["evaluate", ""], "an argument is empty"),
+        (["render", ""], "an argument is empty"),
+        (["evaluate", "missing"], "missing/config.json: No such file"),
+        (["train", "--evaluate.steps", "0"], "evaluate.steps is 0"),
+        (["train", "--seed", str(2**64)], "seed is 18446744073709551616; it must be"),
+        (["train", "--seed", "-1"], "seed is -1; it must be from 0"),
+        (["train", "--seed", str(2**32 - 1), "--seeds", "2"], "to 4294967296; it must"),
+        (["train", "--updates-per-report", "0"], "updates_per_report is 0"),
+        (["train", "--reset-pool", "0"], "reset_pool is 0"),
+        (["train", "--total-steps", "0"], "total_steps is 0"),
+        (["train", "--batch-size", "400000000"], "needs at least"),
+        (["train", "--batch-size", str(10**30)], "needs at least"),
+        (["train", "--unroll-length", str(10**12)], "a shorter unroll_length"),
+        (["train", "--run", "/proc/nowhere"], "/proc/nowhere: cannot write"),
+        (["train", "--stop-at", "nan"], "stop_at is nan"),
+        (
+            ["train", "--seeds", "2", "--stop-at", "1"],
+            "--stop-at and --profile are for",
+        ),
     ],
     ids=lambda x: " ".join(x) if isinstance(x, list) else "",
 )
@@ -69,12 +98,56 @@ def test_bad_input_is_one_line_and_exit_code_2(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["anakin", *arguments])
     monkeypatch.setattr(command.parallel, "use_cpu_cores", lambda *_, **__: None)
+    # Whatever is wrong here is said before anything is compiled.
+    monkeypatch.setattr(anakin.reports, "iterate", None)
+    monkeypatch.setattr(anakin.training, "iterate", None)
     with pytest.raises(SystemExit) as stop:
         command.main()
     error = capsys.readouterr().err
     assert stop.value.code == 2
     assert line in error and error.count("\n") == 1
     assert not list(tmp_path.iterdir())  # nothing half-written
+
+
+@pytest.mark.parametrize("flags", [[], ["--seeds", "2"], ["--overwrite"]])
+def test_a_folder_that_cannot_be_written_is_refused_before_compilation(
+    flags, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(command.parallel, "use_cpu_cores", lambda *_, **__: None)
+    for module in (anakin.training, anakin.population):
+        monkeypatch.setattr(module, "make_programs", None)
+    (tmp_path / "file").touch()
+    for place, line in {
+        "file": "file.*: cannot write: Not a directory",
+        "file/run": "file/run.*: cannot write: Not a directory",
+        "held": "held.*: another process is writing this run",
+    }.items():
+        where = tmp_path / place / ("seed-0" if "--seeds" in flags else "")
+        with contextlib.ExitStack() as stack:
+            if place == "held":
+                where.mkdir(parents=True)
+                stack.enter_context(run_folder.held(where))
+            with pytest.raises(UserError, match=line):
+                command.train([*SMALL, "--run", str(tmp_path / place), *flags])
+
+
+def test_a_run_ends_early_at_a_return_and_leaves_a_profile(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command.parallel, "use_cpu_cores", lambda *_, **__: None)
+    flags = ["--updates-per-report", "1", "--stop-at", "-0.5", "--profile"]
+    steps = ["--total-steps", "1000000", "--run", "run"]
+    command.train([*SMALL, *steps, *flags])
+    rows = [json.loads(x) for x in Path("run/metrics.jsonl").read_text().splitlines()]
+    reached = [
+        r["episode_return"] is not None and r["episode_return"] >= -0.5 for r in rows
+    ]
+    assert reached.index(True) == len(rows) - 1 and rows[-1]["steps"] < 1_000_000
+    said = capsys.readouterr().out
+    assert "stopped early: mean return" in said and "has reached -0.5" in said
+    assert list((tmp_path / "run" / "profile").glob("**/*.trace.json.gz"))
+    assert "profile: open run/profile" in said
 
 
 def test_a_folder_that_holds_a_run_is_kept(tmp_path):

@@ -1,16 +1,18 @@
 """Several processes as one run: the same numbers, and nobody is left waiting."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from podracer import hosts
 from podracer.errors import UserError
+from podracer.parallel import hosts
 from tests import many_hosts
 
-KILL = 50  # seconds that processes of ours may live
+KILL = 240  # seconds that processes of ours may live
 
 
 def train(cores, updates, ends_after=None):
@@ -52,21 +54,14 @@ def train(cores, updates, ends_after=None):
 
 
 def trained(folder, count, cores, updates=50, ends_after=None):
-    each = [[cores, updates, ends_after]] * count
-    ends = many_hosts.codes(many_hosts.start(folder, train, each))
-    assert ends == [0] * count, many_hosts.said(folder, 0) + many_hosts.said(folder, 1)
-    return [dict(np.load(folder / f"{i}.npz")) for i in range(count)]
+    return many_hosts.kept(folder, train, [[cores, updates, ends_after]] * count)
 
 
 def test_any_number_of_hosts_computes_the_same(tmp_path):
     one, two, four = (trained(tmp_path, n, 4 // n) for n in (1, 2, 4))
     assert one[0]["updates"] == 50
     for kept in (two, four):
-        for name in one[0].keys() - {"seen"}:
-            assert all((other[name] == kept[0][name]).all() for other in kept)
-            np.testing.assert_allclose(kept[0][name], one[0][name], atol=1e-5)
-        together = np.concatenate([each["seen"] for each in kept])
-        np.testing.assert_array_equal(together, one[0]["seen"])
+        many_hosts.assert_same(kept, *one)
 
 
 def test_what_is_shared_stays_the_same_bits_on_every_core_of_every_host(tmp_path):
@@ -106,6 +101,8 @@ def test_one_that_fails_ends_the_others(tmp_path):
             "JAX_COORDINATOR_ADDRESS is None; several processes",
         ),
         (dict(zip(hosts.VARIABLES, ("a:1", "two", "0"))), "JAX_NUM_PROCESSES is 'two'"),
+        (dict(zip(hosts.VARIABLES, ("a:1", "²", "0"))), "JAX_NUM_PROCESSES is '²'"),
+        (dict(zip(hosts.VARIABLES, ("a:1", "2", "-1"))), "JAX_PROCESS_ID is '-1'"),
         (dict(zip(hosts.VARIABLES, ("a:1", "2", "2"))), "it must be from 0 to 1"),
     ],
 )
@@ -155,6 +152,50 @@ def test_a_cluster_is_detected(monkeypatch, environment, found):
         monkeypatch.setenv(name, value)
     assert not hosts.initialize()  # JAX was only asked to
     assert asked == ([] if found is None else [found])
+
+
+@pytest.mark.parametrize(
+    ("address", "bound"),
+    [
+        ("127.0.0.1:70", "127.0.0.1:70"),
+        ("localhost:70", "localhost:70"),
+        ("[::1]:70", "[::1]:70"),
+        ("10.0.0.1:70", None),
+    ],
+)
+def test_a_coordinator_on_this_machine_listens_to_nobody_else(
+    monkeypatch, address, bound
+):
+    asked = {}
+
+    def initialize(address, count, number, coordinator_bind_address=None):
+        asked[address] = coordinator_bind_address
+
+    monkeypatch.setattr(hosts.jax.distributed, "initialize", initialize)
+    for name, value in zip(hosts.VARIABLES, (address, "2", "1"), strict=True):
+        monkeypatch.setenv(name, value)
+    hosts.initialize()
+    assert asked == {address: bound}
+
+
+def say_where_it_listens():
+    """The address of the coordinator's socket, as in /proc/net: hexadecimal digits."""
+    hosts.initialize()
+    port = int(os.environ[hosts.VARIABLES[0]].rpartition(":")[2])
+    for name in ("tcp", "tcp6"):
+        for line in Path(f"/proc/self/net/{name}").read_text().splitlines()[1:]:
+            _, local, _, state, *_ = line.split()
+            if state == "0A" and local.endswith(f":{port:04X}"):  # it listens
+                print("bound to", local.partition(":")[0], flush=True)
+
+
+@pytest.mark.skipif(not Path("/proc/self/net").exists(), reason="/proc is Linux's")
+def test_local_processes_meet_on_loopback(tmp_path):
+    processes = many_hosts.start(tmp_path, say_where_it_listens, [[], []])
+    assert many_hosts.codes(processes) == [0, 0], many_hosts.said(tmp_path, 0)
+    said = many_hosts.said(tmp_path, 0)
+    addresses = [x for x in said.splitlines() if x.startswith("bound to")]
+    assert addresses and all(x.endswith("0100007F") for x in addresses)
 
 
 def test_an_unknown_wish_is_one_line(monkeypatch):

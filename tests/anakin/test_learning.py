@@ -7,8 +7,8 @@ import pytest
 
 import anakin
 import envs_jax
-from podracer import experiment, networks
-from podracer.agents import batch_ppo, impala, ppo
+from podracer import networks
+from podracer.agents import batch_ppo, from_flags, impala, ppo
 from podracer.agents.presets import PRESETS
 from tests.environments import Bandit, Bandits
 
@@ -115,9 +115,9 @@ def test_only_a_memory_solves_the_memory_chain(module):
 def test_pendulum_swings_up():
     """Random play gets about -1,200; the full run is in benchmarks.learning."""
     environment, preset = envs_jax.make("pendulum"), PRESETS["ppo"]["continuous"]
-    agent = experiment.make_agent(
+    agent = from_flags.make_agent(
         ppo,
-        experiment.for_run(preset.config, 300_000),
+        from_flags.for_run(preset.config, 300_000),
         preset.network,
         environment.observation_spec(),
         environment.action_spec(),

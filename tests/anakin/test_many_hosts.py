@@ -1,4 +1,4 @@
-"""The command on several hosts: one run, which ends and goes on as a whole."""
+"""The command on several hosts: one run, which ends and resumes as a whole."""
 
 import os
 import random
@@ -8,17 +8,19 @@ import time
 import numpy as np
 import pytest
 
-from podracer import hosts
 from podracer.metrics import last
+from podracer.parallel import hosts
 from tests import interruptions, many_hosts
 
+STEPS = 32_000  # of 4 environments x 8 steps: 1,000 updates
 RUN = (
     *("anakin", "train", "--env", "catch", "--preset", "small", "--cores", "1"),
     *("--batch-size", "4", "--unroll-length", "8", "--network.hidden-sizes", "8"),
-    *("--total-steps", "64000", "--updates-per-report", "40"),
-    *("--checkpoint.steps", "4000"),
+    *("--total-steps", str(STEPS), "--updates-per-report", "40"),
+    *("--checkpoint.steps", "2000"),
 )
 HEARTBEAT = 5  # seconds, where a host is killed
+NOTICE = 90  # seconds for its end to be noticed on a slow machine: JAX's own take 100
 
 
 def train(folder, *more, count=2, **options):
@@ -28,7 +30,7 @@ def train(folder, *more, count=2, **options):
 
 
 def where(run):
-    """The flags of a run that goes on, if there is something to go on from."""
+    """The flags that resume a run, if it has a checkpoint."""
     if interruptions.checkpoints(run):
         return "--resume", "run"
     return "--run", "run", "--overwrite"
@@ -47,6 +49,12 @@ def until_it_saves(run, processes):
     )
 
 
+def is_whole(run):
+    return last(run / "metrics.jsonl")["steps"] == STEPS and any(
+        str(STEPS // 32) == name for name in interruptions.checkpoints(run)
+    )
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """A run of two hosts that nothing interrupted."""
@@ -58,13 +66,13 @@ def whole(tmp_path_factory):
 def test_the_first_host_keeps_the_run(whole):
     first, second = (many_hosts.said(whole.parent, i) for i in (0, 1))
     assert "mean return" in first and "mean return" not in second
-    assert last(whole / "metrics.jsonl")["steps"] == 64_000
+    assert last(whole / "metrics.jsonl")["steps"] == STEPS
 
 
 def test_a_host_killed_at_any_moment_costs_nothing(whole, tmp_path):
-    """All end in time; what goes on ends in the same bits."""
+    """All end in time; the resumed run ends in the same bits."""
     moments, run, killed = random.Random(0), tmp_path / "run", 0
-    for number in range(10):
+    for number in range(6):
         processes = train(tmp_path, *where(run), heartbeat=HEARTBEAT)
         until_it_trains(tmp_path, processes)
         if number % 4 > 1:  # the others may come before anything is saved
@@ -73,10 +81,11 @@ def test_a_host_killed_at_any_moment_costs_nothing(whole, tmp_path):
         processes[number % 2].kill()
         started = time.monotonic()
         ends = many_hosts.codes(processes)
-        assert time.monotonic() - started < 4 * HEARTBEAT
-        assert ends == [0, 0] or 0 not in ends, many_hosts.said(tmp_path, 0)
+        assert time.monotonic() - started < NOTICE
+        # 0 is for a run that is whole: killed too late, when both had ended.
+        assert 0 not in ends or is_whole(run), many_hosts.said(tmp_path, 0)
         killed += ends[number % 2] == -signal.SIGKILL
-    assert killed > 5 and interruptions.checkpoints(run)
+    assert killed > 3 and interruptions.checkpoints(run)
     assert many_hosts.codes(train(tmp_path, *where(run))) == [0, 0]
     interruptions.assert_equal(run, whole)
 
@@ -85,9 +94,11 @@ def test_a_run_goes_on_with_another_number_of_hosts(whole, tmp_path):
     """With two cores on one host as with one on each of two, to rounding."""
     processes = train(tmp_path, "--run", "run")
     until_it_trains(tmp_path, processes)
-    os.kill(processes[1].pid, signal.SIGTERM)  # one is told, all save and end well
+    os.kill(
+        processes[1].pid, signal.SIGTERM
+    )  # one host gets the signal, all save and exit with 0
     assert many_hosts.codes(processes) == [0, 0]
-    assert last(tmp_path / "run" / "metrics.jsonl")["steps"] < 64_000
+    assert last(tmp_path / "run" / "metrics.jsonl")["steps"] < STEPS
     resumed = train(tmp_path, "--resume", "run", "--cores", "2", count=1)
     assert many_hosts.codes(resumed) == [0], many_hosts.said(tmp_path, 0)
     (_, mine), (_, theirs) = map(interruptions.final, (tmp_path / "run", whole))
@@ -99,7 +110,9 @@ def test_hosts_with_other_numbers_are_refused(tmp_path):
     each = [(*RUN, "--agent.discount-factor", x) for x in ("0.9", "0.8")]
     processes = many_hosts.start(tmp_path, many_hosts.command, each)
     assert many_hosts.codes(processes) == [2, 2]
-    line = "hosts 0 and 1 were started with different things: agent.discount_factor 0.9"
+    line = (
+        "hosts 0 and 1 were started with different settings: agent.discount_factor 0.9"
+    )
     assert all(f"{line} and 0.8" in many_hosts.said(tmp_path, i) for i in (0, 1))
     assert not (tmp_path / "runs").exists()
 
@@ -107,7 +120,7 @@ def test_hosts_with_other_numbers_are_refused(tmp_path):
 def test_hosts_that_know_of_other_numbers_of_hosts_are_refused(tmp_path):
     each = [[2], [3]]
     assert many_hosts.codes(many_hosts.start(tmp_path, with_hosts, each)) == [2, 2]
-    assert "different things: hosts 2 and 3" in many_hosts.said(tmp_path, 0)
+    assert "different settings: hosts 2 and 3" in many_hosts.said(tmp_path, 0)
 
 
 def with_hosts(count):
@@ -141,7 +154,8 @@ def test_a_folder_that_is_not_shared_is_refused(tmp_path):
 
 
 def elsewhere(folder):
-    from podracer import command, run_folder
+    from podracer import command
+    from podracer.runs import run_folder
 
     folder.mkdir()
     run_folder.SEEN_SECONDS = 1.0
@@ -152,41 +166,49 @@ def elsewhere(folder):
 
 
 @pytest.mark.parametrize(
-    ("how", "line", "code"),
+    ("how", "line", "ends"),
     [
-        ("raises", "ZeroDivisionError", 1),
-        ("stalls", "host 1 has not moved for 5 s", 1),
-        ("stops", "", None),
+        ("raises", "ZeroDivisionError", [1, 1]),
+        ("stalls", "host 1 has made no progress for 5 s", [1, 1]),
+        ("raises at its end", "ZeroDivisionError", [1, 1]),
+        ("is late at its end", "", [0, 0]),
     ],
 )
-def test_a_host_that_fails_ends_all_in_time(tmp_path, how, line, code):
+def test_a_host_that_fails_ends_all_in_time(tmp_path, how, line, ends):
     processes = many_hosts.start(
         tmp_path,
         fails,
-        [["well"], [how]],
-        heartbeat=HEARTBEAT if how == "stops" else 20,
+        [["continues", "end" in how], [how.removesuffix(" at its end"), "end" in how]],
         PODRACER_STALL_SECONDS="5" if how == "stalls" else "60",
     )
-    if how == "stops":
-        processes[0].join(many_hosts.MOST_SECONDS)
-        os.kill(processes[1].pid, signal.SIGKILL)  # it lies still, and hears no other
-        assert processes[0].exitcode not in (None, 0)
-        return
-    assert many_hosts.codes(processes) == [code, code]
+    assert many_hosts.codes(processes) == ends
     assert line in many_hosts.said(tmp_path, 0)
     assert line in many_hosts.said(tmp_path, 1)
 
 
-def fails(how):
+@pytest.mark.parametrize("at_the_end", [False, True])
+def test_a_host_that_is_gone_ends_all_but_never_with_0(tmp_path, at_the_end):
+    """It is stopped, so that its connections stay: only its heartbeat is missing."""
+    each = [["continues", at_the_end], ["stops", at_the_end]]
+    processes = many_hosts.start(tmp_path, fails, each, heartbeat=HEARTBEAT)
+    processes[0].join(many_hosts.MOST_SECONDS)
+    os.kill(processes[1].pid, signal.SIGKILL)  # it lies still, and hears no other
+    assert processes[0].exitcode not in (None, 0)
+
+
+def fails(how, at_the_end):
+    """What a host does wrong in the middle, or after the last exchange with the others."""
     hosts.initialize()
-    ends = {
+    ways = {
         "raises": lambda: 1 / 0,
         "stalls": lambda: time.sleep(1_000),
         "stops": lambda: os.kill(os.getpid(), signal.SIGSTOP),
-        "well": lambda: None,
+        "is late": lambda: time.sleep(8),
+        "continues": lambda: None,
     }
-    for asked in range(1_000):
-        if asked == 5:
-            ends[how]()
+    for asked in range(5 if at_the_end else 1_000):
+        if asked == 4 and not at_the_end:
+            ways[how]()
         hosts.agree(1, False)
         time.sleep(0.05)
+    ways[how]()

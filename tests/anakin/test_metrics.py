@@ -6,10 +6,10 @@ import pytest
 
 from anakin import training
 from envs_jax import Batched, Catch, Pendulum, auto_reset
-from podracer import experiment, networks, parallel
-from podracer.agent import Interface
-from podracer.agents import AGENTS
+from podracer import networks, parallel
+from podracer.agents import AGENTS, from_flags
 from podracer.metrics import VOCABULARY
+from podracer.transformations import Interface
 
 
 @pytest.mark.parametrize("name", AGENTS)
@@ -17,9 +17,9 @@ from podracer.metrics import VOCABULARY
     "environment", [Catch(), Pendulum()], ids=["catch", "pendulum"]
 )
 def test_every_metric_of_an_agent_is_in_the_vocabulary(name, environment):
-    agent = experiment.make_agent(
+    agent = from_flags.make_agent(
         AGENTS[name],
-        experiment.for_run(AGENTS[name].Config(), 1000),
+        from_flags.for_run(AGENTS[name].Config(), 1000),
         networks.Config(hidden_sizes=(4,)),
         environment.observation_spec(),
         environment.action_spec(),

@@ -1,4 +1,4 @@
-"""A plan is of what a run executes; here for CPU cores, of a TPU's see tests/tpu."""
+"""A plan is of what a run executes; here for CPU cores, of a TPU's see tests/podracer/plan/tpu."""
 
 import re
 

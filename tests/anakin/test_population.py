@@ -14,9 +14,12 @@ import anakin
 import anakin.__main__ as command
 import envs_jax
 from anakin import population
-from podracer import cpu, experiment, members, metrics, networks, runs, trained
-from podracer.agents import impala, ppo
+from podracer import metrics, networks
+from podracer.agents import from_flags, impala, ppo
 from podracer.errors import UserError
+from podracer.parallel import cpu
+from podracer.runs import listing, members
+from podracer.trained import loading
 from tests.environments import Counter
 
 KILL = 150  # seconds that a process of ours may live
@@ -31,7 +34,7 @@ def maker(module=impala, environment=Counter()):  # noqa: B008 frozen
     )
 
     def make_agent(numbers):
-        config = experiment.with_numbers(module.Config(total_steps=160), numbers)
+        config = from_flags.with_numbers(module.Config(total_steps=160), numbers)
         return module.make_agent(config, network)
 
     return make_agent
@@ -153,9 +156,9 @@ def test_the_command_keeps_a_folder_of_each(tmp_path):
         rows = [*metrics.read(folder / "metrics.jsonl")]
         assert rows[-1]["steps"] == 40960 and len(rows) == 20
         assert (folder / "curve.png").exists()
-        assert trained.restore(folder).updates == 20
+        assert loading.restore(folder).updates == 20
     assert "2 runs, recorded in here" in done.stdout
-    assert [x.folder.name for x in runs.find([tmp_path])] == ["seed-3", "seed-4"]
+    assert [x.folder.name for x in listing.find([tmp_path])] == ["seed-3", "seed-4"]
 
 
 def test_a_run_in_the_way_costs_no_other(tmp_path):
@@ -193,7 +196,7 @@ def test_every_seed_with_every_value():
 @pytest.mark.parametrize(
     ("fields", "line"),
     [
-        ({"sweep": ("clip=a,b",)}, "'a,b' are no numbers with commas between"),
+        ({"sweep": ("clip=a,b",)}, "'a,b' must be numbers, separated by commas"),
         (
             {"sweep": ("epochs=1,2",)},
             "must be FIELD=VALUE,VALUE with one of the agent's",

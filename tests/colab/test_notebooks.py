@@ -59,7 +59,7 @@ def test_it_runs(path, tmp_path, monkeypatch):
     run = nbformat.read(path, as_version=4)
     run.cells.append(code_cells(run)[0])  # readers run it again
     resources = {"metadata": {"path": str(tmp_path)}}
-    client = NotebookClient(run, manager, timeout=60, resources=resources)
+    client = NotebookClient(run, manager, timeout=400, resources=resources)
     client.execute(cleanup_kc=True)
     for before, after in zip(code_cells(committed), code_cells(run)):
         assert kinds(before) == kinds(after)

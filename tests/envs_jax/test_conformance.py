@@ -1,4 +1,4 @@
-"""The kit: right environments pass, and every rule is broken by one that must not."""
+"""`check`: correct environments pass, and each rule is tested with one that breaks it."""
 
 import dataclasses
 import itertools
@@ -21,7 +21,7 @@ from envs_jax.environment import restart, transition
 
 @dataclasses.dataclass(frozen=True)
 class OneBall(Catch):
-    """Always falls in the first column: ignores keys, and compiles fast."""
+    """The ball always falls in the first column: no keys needed, and fast to compile."""
 
     def initial_state(self, key):
         state = State(jnp.int32(0), jnp.int32(0), jnp.int32(1))
@@ -32,13 +32,13 @@ ONE_BALL = OneBall(rows=4, columns=3)
 
 
 @dataclasses.dataclass(frozen=True)
-class Spoilt(Wrapper):
-    """`first` and `later` spoil what initial_state and step return."""
+class Broken(Wrapper):
+    """`first` and `later` change the results of initial_state and step."""
 
     environment: Any = ONE_BALL
     first: Callable = lambda state, timestep: (state, timestep)
     later: Callable = lambda state, timestep: (state, timestep)
-    observation: Any = None  # in place of the right spec
+    observation: Any = None  # replaces the correct spec
     action: Any = None  # likewise
 
     def initial_state(self, key):
@@ -55,18 +55,18 @@ class Spoilt(Wrapper):
 
 
 def replace(**fields):
-    """Spoils fields of the timestep, each by a function of the timestep."""
+    """Replaces fields of the timestep by functions of the timestep."""
 
-    def spoil(state, timestep):
+    def change(state, timestep):
         new = {name: function(timestep) for name, function in fields.items()}
         return state, timestep._replace(**new)
 
-    return spoil
+    return change
 
 
 @dataclasses.dataclass(frozen=True)
 class Everything:
-    """All that the protocol allows: a dictionary, continuous actions, a key in the state."""
+    """Uses all that the protocol allows: a dictionary, floats, a key in the state."""
 
     def initial_state(self, key):
         return [key, jnp.zeros(2)], restart(self._observation(jnp.zeros(2)))
@@ -94,7 +94,7 @@ class Everything:
 
 @dataclasses.dataclass(frozen=True)
 class Echo:
-    """Observes its last action, which the kit thereby holds against `seen`."""
+    """Observes its last action, so that `check` compares actions with the spec `seen`."""
 
     action: specs.BoundedArray
     seen: specs.BoundedArray
@@ -119,7 +119,7 @@ def bounded(minimum, maximum, dtype=np.float32):
 
 @pytest.mark.core
 @pytest.mark.parametrize("name", envs_jax.ENVIRONMENTS)
-def test_registered_environments_keep_the_protocol(name):
+def test_named_environments_follow_the_protocol(name):
     check(envs_jax.make(name), deterministic=name in ("bandit", "grid-empty"))
 
 
@@ -131,7 +131,7 @@ def test_automatic_resets_pass_and_may_be_deterministic():
     check(envs_jax.AutoReset(ONE_BALL), steps=10, deterministic=True)
 
 
-ACTIONS = [  # and wherein they are seen
+ACTIONS = [  # and specs that contain them
     (specs.DiscreteArray(3), specs.DiscreteArray(3)),
     (bounded(0, [2, 4], np.int32), bounded(0, [2, 4], np.int32)),
     (bounded(-2, [2, 0.1]), bounded(-2, [2, 0.1])),
@@ -162,45 +162,45 @@ def python_if(state, timestep):
 
 STRUCTURE = {
     "object.initial_state is missing": object(),
-    "observation_spec has int, expected dm_env's Array": Spoilt(observation=(4, 3)),
-    "action_spec has Array, expected dm_env's BoundedArray": Spoilt(
+    "observation_spec has int, expected dm_env's Array": Broken(observation=(4, 3)),
+    "action_spec has Array, expected dm_env's BoundedArray": Broken(
         action=specs.Array((), np.int32)
     ),
-    "action_spec has integers from [1, 0], expected from 0": Spoilt(
+    "action_spec has integers from [1, 0], expected from 0": Broken(
         action=bounded([1, 0], 3, np.int32)
     ),
-    "step: TracerBoolConversionError: ": Spoilt(later=python_if),
-    "initial_state returns TimeStep, expected (state, dm_env.TimeStep)": Spoilt(
+    "step: TracerBoolConversionError: ": Broken(later=python_if),
+    "initial_state returns TimeStep, expected (state, dm_env.TimeStep)": Broken(
         first=lambda state, timestep: timestep
     ),
-    "step returns tuple, expected (state, dm_env.TimeStep)": Spoilt(
+    "step returns tuple, expected (state, dm_env.TimeStep)": Broken(
         later=lambda state, timestep: (timestep, state)
     ),
-    "timestep.reward is absent, expected float32[]": Spoilt(
+    "timestep.reward is absent, expected float32[]": Broken(
         first=lambda state, timestep: (state, dm_env.restart(timestep.observation))
     ),
-    "timestep.reward is float32[1], expected float32[]": Spoilt(
+    "timestep.reward is float32[1], expected float32[]": Broken(
         later=replace(reward=lambda t: t.reward[None])
     ),
-    "timestep.step_type is int8[], expected int32[]": Spoilt(
+    "timestep.step_type is int8[], expected int32[]": Broken(
         later=replace(step_type=lambda t: t.step_type.astype(jnp.int8))
     ),
-    "timestep.discount is bool[], expected float32[]": Spoilt(
+    "timestep.discount is bool[], expected float32[]": Broken(
         later=replace(discount=lambda t: t.discount > 0)
     ),
-    "timestep.observation is float32[4, 3], expected float64[4, 3]": Spoilt(
+    "timestep.observation is float32[4, 3], expected float64[4, 3]": Broken(
         observation=specs.Array((4, 3), np.float64)
     ),
-    "timestep.observation['board'] is absent, expected float32[4, 3]": Spoilt(
+    "timestep.observation['board'] is absent, expected float32[4, 3]": Broken(
         observation={"board": specs.Array((4, 3), np.float32)}
     ),
-    "state.row is float32[], expected int32[]": Spoilt(
+    "state.row is float32[], expected int32[]": Broken(
         later=lambda state, timestep: (
             state._replace(row=state.row * 1.0),
             timestep,
         )
     ),
-    "step: state is PyTreeDef((*, *)), expected PyTreeDef([*, *])": Spoilt(
+    "step: state is PyTreeDef((*, *)), expected PyTreeDef([*, *])": Broken(
         Everything(), later=lambda state, timestep: (tuple(state), timestep)
     ),
 }
@@ -218,7 +218,7 @@ def where(condition, value, otherwise):
 
 
 def impure():
-    """Counts how often it has been traced."""
+    """Its result depends on how often it has been traced."""
     calls = itertools.count()
     return replace(reward=lambda t: t.reward + 1.0 * next(calls))
 
@@ -235,39 +235,39 @@ def corner(value):
 
 
 VALUES = {
-    "step_type of timestep 0 is 1, expected 0 (FIRST) from initial": Spoilt(
+    "step_type of timestep 0 is 1, expected 0 (FIRST) from initial": Broken(
         first=replace(step_type=lambda t: t.step_type + 1)
     ),
-    "step_type of timestep 3 is 0, expected 0 (FIRST) from initial": Spoilt(
+    "step_type of timestep 3 is 0, expected 0 (FIRST) from initial": Broken(
         later=replace(step_type=lambda t: where(t.last(), 0, t.step_type))
     ),
-    "step_type of timestep 3 is 3, expected 0 (FIRST), 1 (MID) or 2": Spoilt(
+    "step_type of timestep 3 is 3, expected 0 (FIRST), 1 (MID) or 2": Broken(
         later=replace(step_type=lambda t: where(t.last(), 3, t.step_type))
     ),
-    "reward of timestep 0 is 1.0, expected 0 at FIRST": Spoilt(
+    "reward of timestep 0 is 1.0, expected 0 at FIRST": Broken(
         first=replace(reward=lambda t: t.reward + 1)
     ),
-    "reward of timestep 3 is inf, expected a finite number": Spoilt(
+    "reward of timestep 3 is inf, expected a finite number": Broken(
         later=replace(reward=lambda t: where(t.last(), jnp.inf, t.reward))
     ),
-    "discount of timestep 0 is 0.0, expected 1 at FIRST": Spoilt(
+    "discount of timestep 0 is 0.0, expected 1 at FIRST": Broken(
         first=replace(discount=lambda t: t.discount - 1)
     ),
-    "discount of timestep 1 is 2.0, expected 0 to 1": Spoilt(
+    "discount of timestep 1 is 2.0, expected 0 to 1": Broken(
         later=replace(discount=lambda t: 2 * t.discount)
     ),
-    "discount of timestep 3 is nan, expected 0 to 1": Spoilt(
+    "discount of timestep 3 is nan, expected 0 to 1": Broken(
         later=replace(discount=lambda t: where(t.last(), jnp.nan, t.discount))
     ),
-    "observation[0, 0] of timestep 1 is nan, expected a finite number": Spoilt(
+    "observation[0, 0] of timestep 1 is nan, expected a finite number": Broken(
         later=replace(observation=corner(jnp.nan))
     ),
-    "observation[0, 0] of timestep 1 is -1.0, expected a value within": Spoilt(
+    "observation[0, 0] of timestep 1 is -1.0, expected a value within": Broken(
         later=replace(observation=corner(-1))
     ),
-    "expected the same from the same inputs, batched or not": Spoilt(later=impure()),
-    "in jit, vmap and scan: ": Spoilt(later=callback),
-    "8 keys give equal timesteps, expected the contrary": ONE_BALL,
+    "expected the same from the same inputs, batched or not": Broken(later=impure()),
+    "in jit, vmap and scan: ": Broken(later=callback),
+    "8 keys give equal timesteps, expected the opposite": ONE_BALL,
 }
 
 

@@ -38,7 +38,7 @@ def play(environment, keys, actions):
 
 @pytest.mark.parametrize("limit, discount", [(1, 1), (3, 1), (9, 0), (20, 0)])
 def test_time_limit_truncates_and_leaves_terminations_alone(limit, discount):
-    length = min(limit, 9)  # Catch's own is 9
+    length = min(limit, 9)  # an episode of Catch has 9 steps
     actions = jnp.ones(length, jnp.int32)
     _, _, timesteps = play(TimeLimit(Catch(), limit), keys(0, length + 1), actions)
     before = [1] * (length - 1)
@@ -46,7 +46,7 @@ def test_time_limit_truncates_and_leaves_terminations_alone(limit, discount):
     np.testing.assert_array_equal(timesteps.discount, [*before, discount])
 
 
-def test_time_limit_needs_a_step():
+def test_a_time_limit_is_at_least_one_step():
     with pytest.raises(ValueError, match="max_steps is 0"):
         TimeLimit(Catch(), 0)
 
@@ -96,8 +96,8 @@ RESETS = {"full": None, "pool of 1": 1, "pool of 5": 5}
 
 
 @pytest.mark.parametrize("pool", RESETS.values(), ids=RESETS)
-def test_resets_draw_every_start_as_often_and_anew(pool):
-    """Catch's ball begins in any of 5 columns; an episode of 4 rows is 3 steps long."""
+def test_resets_draw_every_initial_state_equally_often(pool):
+    """Catch's ball starts in one of 5 columns; with 4 rows an episode has 3 steps."""
     environment, steps, copies = batched(Catch(rows=4), pool), 200, 64
     actions = jnp.ones((steps, copies), jnp.int32)
     _, _, timesteps = play(environment, keys(0, steps + 1, copies), actions)
@@ -107,7 +107,7 @@ def test_resets_draw_every_start_as_often_and_anew(pool):
     )
     boards = np.asarray(timesteps.observation)[timesteps.first()]
     balls = boards[:, 0].argmax(-1).reshape(-1, copies)  # [episodes, copies]
-    if pool == 1:  # all begin at once, and so alike; but another episode each time
+    if pool == 1:  # all begin at once, and so alike, but each time differently
         assert (balls == balls[:, :1]).all() and len(np.unique(balls)) == 5
         return
     share = np.bincount(balls.ravel(), minlength=5) / balls.size
@@ -119,8 +119,8 @@ def test_resets_draw_every_start_as_often_and_anew(pool):
 
 
 @pytest.mark.parametrize("pool", [1, 3])
-def test_who_goes_on_does_not_notice_the_pool(pool):
-    """Copies at other points of their episodes: rewards, ends and time limits are theirs."""
+def test_the_pool_does_not_affect_episodes_in_progress(pool):
+    """Copies that are not reset keep their own rewards, ends and time limits."""
     bare, copies, steps = TimeLimit(Catch(rows=5), 3), 6, 40
     full, pooled = batched(bare), batched(AutoReset(bare), pool)
     assert pooled == PooledReset(bare, pool)

@@ -5,7 +5,15 @@ from typing import Any, Literal
 
 import pytest
 
-from podracer.command import choose, dispatch, exits, parse
+from podracer.command import (
+    check_not_empty,
+    choose,
+    dispatch,
+    exits,
+    filled,
+    parse,
+    read,
+)
 from podracer.errors import UserError, nearest
 
 
@@ -188,13 +196,87 @@ def test_a_name_that_only_its_user_can_know():
     assert parse(default, argv, "sebulba train", [game]).batch_size == 8
 
 
+def test_flags_are_read_in_one_pass():
+    argv = [
+        "--env",
+        "a",
+        "--seed",
+        "1",
+        "--env=b",
+        "--trust",
+        "--agent.x",
+        "2",
+        "stray",
+    ]
+    names = {"env": (), "agent": (), "resume": ()}
+    found = read(argv, names, switches=("trust", "quiet"))
+    given = {"env": "b", "agent": None, "resume": None}
+    assert found == given | {"trust": True, "quiet": False}
+    for argv, line in {
+        ("--agent", "--seed", "1"): "--agent: a name is missing; known: impala",
+        ("--trust=1",): "--trust: takes no value",
+    }.items():
+        with pytest.raises(UserError, match=line):
+            read(argv, {"agent": ["impala"]}, switches=["trust"])
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        (["--run", ""], "--run"),
+        (["--run="], "--run"),
+        (["--seed", "1", ""], "an argument"),
+        ([""], "an argument"),
+        (["a", "--name", "b", "", "c"], "an argument"),
+    ],
+)
+def test_an_empty_argument_is_no_path(line, name):
+    with pytest.raises(UserError, match=f"^{name} is empty"):
+        check_not_empty(line)
+    check_not_empty(["--run", "a", "--x=1", "b=", "=", "--"])
+
+
+def test_values_of_another_type_are_refused():
+    assert filled(Train(Impala(), Catch()), {"batch_size": 3}).batch_size == 3
+    sizes = filled(Network(), {"hidden_sizes": [1, 2]})
+    assert sizes == Network((1, 2))
+    assert filled(Impala(), {"learning_rate": 1, "max_norm": None}).max_norm is None
+    for values, line in [
+        ({"learning_rate": "fast"}, "a.learning_rate is 'fast'; it must be of type f"),
+        ({"learning_rate": True}, "a.learning_rate is True; it must be of type float"),
+        ({"clipping": "abs"}, "a.clipping is 'abs'; it must be of type Literal"),
+        ({"decay": 1}, "a.decay is 1; it must be of type bool"),
+        ({"nope": 1}, "a.nope is unknown"),
+        ({"learning_rate": -1}, "a.learning_rate is -1"),
+        ([], r"a is \[\]; it must be an object"),
+    ]:
+        with pytest.raises(UserError, match=f"^{line}"):
+            filled(Impala(), values, "a.")
+
+
 def test_dispatch(capsys):
     called = []
-    commands = {"train": called.append, "evaluate": None}
+
+    def train(argv):
+        """Train an agent.
+
+        At length.
+        """
+        called.append(argv)
+
+    def evaluate(argv):
+        """Evaluate a trained
+        agent."""
+
+    commands = {"train": train, "evaluate": evaluate}
     dispatch(commands, ["train", "--seed", "1"], "anakin")
     assert called == [["--seed", "1"]]
     dispatch(commands, [], "anakin")
-    assert "train, evaluate" in capsys.readouterr().out
+    listed = capsys.readouterr().out.splitlines()
+    assert listed[-2:] == [
+        "  train     Train an agent.",
+        "  evaluate  Evaluate a trained agent.",
+    ]
     with pytest.raises(UserError, match="'trian'; did you mean 'train'?"):
         dispatch(commands, ["trian"], "anakin")
 

@@ -6,7 +6,7 @@ import signal
 import numpy as np
 import pytest
 
-from podracer import hosts
+from podracer.parallel import hosts
 from tests import interruptions, many_hosts
 
 RUN = (
@@ -61,20 +61,13 @@ def train(count):
 
 def trained(folder, count):
     folder.mkdir()
-    processes = many_hosts.start(folder, train, [[count]] * count)
-    ends = many_hosts.codes(processes)
-    assert ends == [0] * count, many_hosts.said(folder, 0) + many_hosts.said(folder, 1)
-    return [dict(np.load(folder / f"{i}.npz")) for i in range(count)]
+    return many_hosts.kept(folder, train, [[count]] * count)
 
 
 def test_any_number_of_hosts_learns_the_same(tmp_path):
     one, two, four = (trained(tmp_path / str(n), n) for n in (1, 2, 4))
     for kept in (two, four):
-        for name in one[0].keys() - {"seen"}:
-            assert all((other[name] == kept[0][name]).all() for other in kept)
-            np.testing.assert_allclose(kept[0][name], one[0][name], atol=1e-5)
-        together = np.concatenate([each["seen"] for each in kept])
-        np.testing.assert_array_equal(together, one[0]["seen"])
+        many_hosts.assert_same(kept, *one)
 
 
 def command(folder):

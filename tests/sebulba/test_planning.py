@@ -1,13 +1,14 @@
-"""What a plan says, here for hosts of CPU cores; of a TPU's see tests/tpu."""
+"""What a plan says, here for hosts of CPU cores; of a TPU's see tests/podracer/plan/tpu."""
 
 import re
 
 import jax
 import pytest
 
-from podracer import networks, tpu
+from podracer import networks
 from podracer.agents import impala
 from podracer.errors import UserError
+from podracer.plan import tpu
 from sebulba import __main__ as command
 from sebulba import host_environments, planning
 
@@ -33,7 +34,7 @@ def tell(memory, batch_size=12):
         updates_per_trajectory=2,
     )
     agent = impala.make_agent(impala.Config(), network)
-    planning.tell(slice, agent, environment.reset(), False, config)
+    planning.describe(slice, agent, environment.reset(), False, config)
 
 
 def test_every_host_acts_and_all_learn(capsys):

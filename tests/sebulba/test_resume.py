@@ -1,4 +1,4 @@
-"""A run that is killed goes on: in lock-step as if nothing had happened."""
+"""A killed run resumes: in lock-step as if nothing had happened."""
 
 import itertools
 import random
@@ -10,7 +10,7 @@ import pytest
 
 from podracer import networks
 from podracer.agents import impala
-from podracer.checkpoint import Checkpoints
+from podracer.checkpoints.checkpoint import Checkpoints
 from sebulba import cores, host_environments, training
 from tests.interruptions import (
     assert_equal,
@@ -46,7 +46,7 @@ def whole(tmp_path_factory):
     return folder
 
 
-def test_killed_at_5_moments_lock_step_ends_as_if_never(tmp_path, whole):
+def test_killed_at_3_moments_lock_step_ends_as_if_never(tmp_path, whole):
     chance, number = random.Random(0), 0
     moments = [chance.uniform(0.0, 0.3) for _ in range(3)]
     while moments:  # a fast computer ends a run before all of them

@@ -11,9 +11,9 @@ import pytest
 from podracer import networks
 from podracer.agent import ActorOutput, Agent, LearnerState
 from podracer.agents import impala
-from podracer.checkpoint import Checkpoints
+from podracer.checkpoints.checkpoint import Checkpoints
 from podracer.errors import UserError
-from sebulba import cores, training
+from sebulba import actor, cores, training
 from tests.environments import HostCounter
 
 
@@ -111,6 +111,8 @@ def test_any_split_of_any_cores(devices, split, batch_size):
     for leaf in jax.tree.leaves(state.learner.shared):
         copies = {np.asarray(x.data).tobytes() for x in leaf.addressable_shards}
         assert len(copies) == 1
+    for thread in actor_threads():  # on a slow machine one may still compile
+        thread.join(60)
     assert not actor_threads() and threading.active_count() <= before + 1
 
 
@@ -212,6 +214,17 @@ def test_an_environment_that_raises_ends_the_run_with_its_traceback():
     assert not actor_threads() and all(e.closed for e in made)
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_what_an_environment_raises_is_never_taken_for_the_user(error):
+    def environment():
+        return HostCounter(fail_at=40, error=error)
+
+    with pytest.raises(RuntimeError, match=error.__name__) as raised:
+        last(train(environment=environment, devices=2, total_steps=10**9))
+    assert any("environments.py" in str(entry.path) for entry in raised.traceback)
+    assert not actor_threads()
+
+
 def test_an_interrupt_in_the_callers_loop_ends_all_threads():
     rows = train(devices=2, total_steps=10**9, trajectories_per_report=1)
     with pytest.raises(KeyboardInterrupt):
@@ -220,12 +233,12 @@ def test_an_interrupt_in_the_callers_loop_ends_all_threads():
             raise KeyboardInterrupt
     started = time.perf_counter()
     rows.close()
-    assert time.perf_counter() - started < training.STOP_SECONDS
+    assert time.perf_counter() - started < actor.STOP_SECONDS
     assert not actor_threads()
 
 
 def test_a_hanging_environment_does_not_hold_the_end_up(capsys, monkeypatch):
-    monkeypatch.setattr(training, "STOP_SECONDS", 0.5)
+    monkeypatch.setattr(actor, "STOP_SECONDS", 0.5)
     hang = threading.Event()
     rows = train(
         environment=lambda: HostCounter(hang=hang),

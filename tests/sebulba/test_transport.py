@@ -1,4 +1,4 @@
-"""Trajectories one way, parameters the other; nobody waits for ever."""
+"""Trajectories one way, parameters the other; every wait has a limit."""
 
 import threading
 import time
@@ -48,7 +48,7 @@ def test_an_actor_waits_for_space_and_its_wait_is_counted():
     thread, results = in_thread(queue.put, queue.begin(), handed("b"))
     time.sleep(0.1)
     assert not results
-    assert queue.waited()["actors"] > 0.05  # a wait that still goes on counts too
+    assert queue.waited()["actors"] > 0.05  # an unfinished wait counts too
     queue.get()
     thread.join(5)
     assert results == [None] and 0.05 < queue.waited()["actors"] < 5

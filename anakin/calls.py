@@ -1,0 +1,43 @@
+"""A call: many units inside one program, and what is counted in them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from podracer import parallel
+from podracer.metrics import episodes, tally
+
+
+def make_call(step: Callable) -> Callable:
+    """(state, updates, afresh) -> (state, metrics, failures): iterates the unit `step`.
+
+    Metrics are means over cores and over the updates since the last call with `afresh`,
+    which restarts the count; `failures` are the first of any core, see `tally`.
+    """
+
+    def call(state: Any, updates: jax.Array, afresh: jax.Array):
+        def body(_, state):
+            state, metrics = step(state)
+            return state._replace(tally=tally.add(state.tally, metrics, state.updates))
+
+        state = jax.lax.fori_loop(jnp.uint32(0), updates, body, restart(state, afresh))
+        metrics = parallel.AVERAGE(tally.means(state.tally))
+        _, sums = episodes.collect(state.actors.episodes)
+        metrics |= episodes.means(parallel.AVERAGE.total(sums))
+        return state, metrics, parallel.AVERAGE.first(state.tally.failures)
+
+    return call
+
+
+def restart(state: Any, afresh: jax.Array) -> Any:
+    """The state, its counts back at 0 if `afresh`."""
+    running, _ = episodes.collect(state.actors.episodes)
+    counted = state.actors.episodes, state.tally
+    counted, total = jax.tree.map(
+        lambda nothing, so_far: jnp.where(afresh, nothing, so_far),
+        (running, tally.initial_state(state.tally.sums)),
+        counted,
+    )
+    return state._replace(actors=state.actors._replace(episodes=counted), tally=total)

@@ -1,0 +1,41 @@
+"""What is checked before a run starts."""
+
+from envs_jax.conformance import ProtocolError, check_structure
+from envs_jax.environment import Environment
+from envs_jax.first_steps import check_first_steps
+from podracer.errors import UserError, check_at_least_one
+
+
+def check(
+    environment: Environment,
+    batch_size: int,
+    unroll_length: int,
+    total_steps: int,
+    cores: int,
+    reset_pool: int | None = None,
+) -> None:
+    """Raises UserError where a run could not start."""
+    if reset_pool is not None:
+        check_at_least_one(reset_pool=reset_pool)
+    check_at_least_one(
+        batch_size=batch_size, unroll_length=unroll_length, total_steps=total_steps
+    )
+    if batch_size % cores:
+        raise UserError(
+            f"batch_size is {batch_size}, which {cores} cores cannot share equally: "
+            f"choose a multiple of {cores}, or other cores"
+        )
+    try:
+        check_structure(environment)
+    except ProtocolError as error:
+        raise UserError(str(error)) from error
+
+
+def check_played(environment: Environment) -> None:
+    """Raises UserError where observations of the first steps contradict their spec."""
+    try:
+        check_first_steps(environment)
+    except ProtocolError as error:
+        raise UserError(
+            f"{error}: correct the environment or its observation_spec"
+        ) from error

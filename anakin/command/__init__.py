@@ -1,0 +1,1 @@
+"""The parts of the command `anakin`: its flags, environments by name, and memory."""

@@ -1,0 +1,67 @@
+"""The environments of `anakin train` by name: ours, LIBRARY:NAME, or MODULE:CLASS."""
+
+import dataclasses
+from typing import Any
+
+import envs_jax
+from envs_jax import adapters, custom
+from podracer import command, imports
+from podracer.errors import UserError, nearest
+from podracer.runs import run
+
+DEFAULT = "catch"
+HELP = (
+    "the environment; or LIBRARY:NAME, as gymnax:CartPole-v1; or MODULE:CLASS, one of "
+    "your own"
+)
+
+
+def choose(name: str) -> command.Choice:
+    """`--env NAME`. Raises UserError for a name that cannot be any environment's."""
+    known = () if ":" in name else tuple(envs_jax.ENVIRONMENTS)
+    module = name.partition(":")[0]
+    if brings_code(name) and not imports.exists(module):
+        raise UserError(
+            f"--env: {module!r} in {name!r} is neither a library"
+            f"{nearest(module, adapters.LIBRARIES)} nor a module in the current folder"
+        )
+    return command.choice("env", name, known, HELP)
+
+
+def brings_code(name: str) -> bool:
+    """Whether the name is MODULE:CLASS; a library of that name comes first."""
+    return ":" in name and name.partition(":")[0] not in adapters.LIBRARIES
+
+
+def default_options(name: str) -> Any:
+    """A dataclass of what can be set: of our and users' environments the environment
+    itself, if it is a dataclass.
+
+    Raises UserError for MODULE:CLASS that cannot be imported or made.
+    """
+    if brings_code(name):
+        return imports.options(imports.made(name, "--env"))
+    return envs_jax.ENVIRONMENTS.get(name, adapters.Options)()
+
+
+def make(name: str, options: Any) -> envs_jax.Environment:
+    """The environment with these options.
+
+    Raises UserError for an unknown name, a library that is not installed, or a class that
+    breaks the protocol.
+    """
+    try:
+        if not brings_code(name):
+            return envs_jax.make(name, **dataclasses.asdict(options))
+        has_none = isinstance(options, imports.NoOptions)
+        return custom.ready(imports.made(name, "--env") if has_none else options)
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def of_run(stored: run.Stored) -> envs_jax.Environment:
+    """The environment of a run. Raises UserError where it cannot be made here."""
+    options = command.filled(default_options(stored.env), stored.config["env"], "env.")
+    return make(stored.env, options)

@@ -1,0 +1,60 @@
+"""The flags of `anakin train` and `anakin plan`."""
+
+import dataclasses
+
+from podracer.errors import UserError, check_at_least_one, check_range
+from podracer.training import flags
+
+MOST_SEEDS = 2**16  # runs in one program, each with a folder
+
+
+@dataclasses.dataclass(frozen=True)
+class Train(flags.Train):
+    """Trains an agent in a JAX environment: one program on all cores.
+
+    Leaves a run folder with config.json, metrics.jsonl and curve.png.
+    """
+
+    batch_size: int = 64
+    """number of environments, over all cores; a preset has its own"""
+    cores: int | None = None
+    """number of cores to use on each host; default: all (on a CPU the most that share the
+    batch, or the runs, equally)"""
+    updates_per_report: int | None = None
+    """number of updates between two reports; default: a hundredth of the run"""
+    reset_pool: int | None = None
+    """number of new episodes that a core's environments share at a step, for environments
+    with expensive resets; default: each has its own"""
+    seeds: int = 1
+    """number of runs to train side by side in one program, with this seed and those that
+    follow"""
+    sweep: tuple[str, ...] = ()
+    """runs side by side with different hyperparameters: learning-rate=1e-3,3e-3"""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_at_least_one(
+            seeds=self.seeds,
+            updates_per_report=1
+            if self.updates_per_report is None
+            else self.updates_per_report,
+            reset_pool=1 if self.reset_pool is None else self.reset_pool,
+        )
+        check_range("seeds", self.seeds, 1, MOST_SEEDS)
+        if self.together and self.keep.is_for_one_run:
+            raise UserError(
+                "--resume, --evaluate.steps, --stop-at and --profile are for one run: name "
+                "the folder of one of them, or leave --seeds and --sweep out"
+            )
+
+    @property
+    def together(self) -> bool:
+        """Whether there are several runs."""
+        return self.seeds > 1 or bool(self.sweep)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan(Train):
+    """Compiles what `anakin train` would run with these flags for a TPU slice, without a
+    TPU, and prints what the compiler says about it.
+    """

@@ -1,0 +1,61 @@
+"""What `anakin train` holds in memory at least: its state and a trajectory."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from anakin import training
+from anakin.acting import unroll
+from envs_jax.environment import Environment
+from envs_jax.wrappers import batched
+from podracer.agent import Agent
+from podracer.parallel import hosts
+from podracer.training import memory
+
+
+def check(
+    make_agent: Callable[[Mapping[str, Any]], Agent],
+    environment: Environment,
+    config: Any,
+    runs: int,
+) -> None:
+    """Raises UserError where a run of `anakin train` cannot fit into memory.
+
+    Args:
+      make_agent: (no hyperparameters) -> its agent.
+      environment: of one episode.
+      config: of the command.
+      runs: how many there are side by side; 0 for one alone.
+    """
+    count, length = config.batch_size, config.unroll_length
+
+    def estimate() -> int:
+        """Bytes on this host; memory is linear in the batch, but for the parameters."""
+        agent = make_agent({})
+        return size(agent, environment, count // hosts.number_of(), length) * (
+            runs or 1
+        )
+
+    here = count * (runs or 1) // hosts.number_of()
+    memory.check(here, length + 1, environment.observation_spec(), estimate)
+
+
+def size(agent: Agent, environment: Environment, batch_size: int, length: int) -> int:
+    """Bytes of a run's state and of a trajectory of `length` steps; nothing is computed."""
+    environment = batched(environment)
+
+    def held(key: jax.Array, index: jax.Array) -> Any:
+        state = training.initial_state(key, index, agent, environment)
+        params = agent.actor_params(state.learner)
+
+        def act(keys, actor_state, timestep):
+            return *agent.actor_step(keys, params, actor_state, timestep), ()
+
+        _, trajectory, _ = unroll(act, environment, length, state.actors, state.key)
+        return state, trajectory
+
+    key = jax.eval_shape(jax.random.key, 0)
+    index = jax.ShapeDtypeStruct((batch_size,), jnp.int32)
+    return memory.size_of(jax.eval_shape(held, key, index))

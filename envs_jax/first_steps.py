@@ -1,0 +1,77 @@
+"""Do an environment's observations keep to their spec? Seen before each training."""
+
+import contextlib
+import functools
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+
+from envs_jax.conformance import (
+    COPIES,
+    attempt,
+    name_of,
+    observation_rules,
+    random_actions,
+    require_all,
+)
+from envs_jax.environment import Environment
+
+STEPS = 32  # of each copy
+
+
+def check_first_steps(environment: Environment) -> None:
+    """Plays a few random steps on the CPU, once per environment and process.
+
+    Raises `ProtocolError` for the first observation that is not finite, or outside of its
+    spec's bounds or discrete range: agents would learn from it without a word.
+    """
+    try:
+        hash(environment)
+    except TypeError:  # its check cannot be remembered
+        _check_first_steps.__wrapped__(environment)
+    else:
+        _check_first_steps(environment)
+
+
+@functools.lru_cache(maxsize=64)
+def _check_first_steps(environment: Environment) -> None:
+    name = name_of(environment)
+    actions = random_actions(environment.action_spec(), STEPS, 0)
+
+    def unroll(key, actions):
+        def step(state, inputs):
+            key, action = inputs
+            return environment.step(key, state, action)
+
+        state, first = environment.initial_state(key)
+        keys = jax.random.split(key, STEPS)
+        return first, jax.lax.scan(step, state, (keys, actions))[1]
+
+    with _cheaply() as options:
+        play = jax.jit(jax.vmap(unroll), compiler_options=options)
+        keys = jax.random.split(jax.random.key(0), COPIES)
+        played = jax.device_get(attempt(f"{name} in jit", play, keys, actions))
+    timesteps = jax.tree.map(
+        lambda first, rest: np.concatenate([first[:, None], rest], axis=1), *played
+    )
+    ended = np.cumsum(timesteps.last(), axis=1) - timesteps.last() > 0
+
+    def until_last(x):  # what follows LAST is not the environment's business
+        return np.where(ended.reshape(*ended.shape, *(1,) * (x.ndim - 2)), x[:, :1], x)
+
+    observation = jax.tree.map(until_last, timesteps.observation)
+    rules = observation_rules(observation, environment.observation_spec())
+    require_all(name, rules)
+
+
+@contextlib.contextmanager
+def _cheaply() -> Iterator[dict[str, str]]:
+    """Yields compiler options for a short program, which runs on the CPU if there is one."""
+    try:
+        cpu = jax.local_devices(backend="cpu")[0]
+    except RuntimeError:
+        yield {}
+    else:
+        with jax.default_device(cpu):
+            yield {"xla_backend_optimization_level": "0"}  # halves the time to compile

@@ -1,0 +1,6 @@
+"""The training worlds of Learned Policy Gradient: chains and grids (arXiv:2007.08794)."""
+
+from envs_jax.lpg.chain import LPGChain
+from envs_jax.lpg.grid import LPGGrid
+
+__all__ = ["LPGChain", "LPGGrid"]

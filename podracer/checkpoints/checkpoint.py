@@ -1,0 +1,221 @@
+"""Checkpoints: the whole state of a run on disk, written completely or not at all.
+
+Orbax writes them in the background (https://orbax.readthedocs.io). It does not detect a
+byte that changed on the disk, so checksums of its files are written last, before the
+folder gets its final name: a folder with that name was complete when it was written.
+Reading verifies the checksums before anything else.
+"""
+
+import contextlib
+import dataclasses
+import math
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from podracer import parallel
+from podracer.checkpoints import checksums, found, reading, retention, saved_tree
+from podracer.checkpoints.quiet import drop_late_callbacks, quiet
+from podracer.errors import UserError, check_at_least_one, check_range
+from podracer.parallel import hosts
+
+ITEM = "state"
+FINISH_SECONDS = 600  # limit for a save to be on disk
+
+Metrics = Mapping[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """When to save, and what to keep."""
+
+    minutes: float = 10.0
+    """minutes between two checkpoints; one more is written at the end"""
+    steps: int | None = None
+    """environment steps between two checkpoints, in addition; default: only by minutes"""
+    keep: int = 3
+    """number of newest checkpoints to keep, besides the one with the best mean return"""
+
+    def __post_init__(self):
+        check_range("minutes", self.minutes, 0.0)
+        check_at_least_one(keep=self.keep)
+        if self.steps is not None:
+            check_at_least_one(steps=self.steps)
+
+
+class Checkpoints:
+    """The checkpoints of one run, each named by its number of updates.
+
+    Args:
+      folder: where they are, or will be.
+      config: when to save, and what to keep.
+    """
+
+    def __init__(self, folder: str | Path, config: Config = Config()):
+        from orbax import checkpoint as orbax  # slow to import
+
+        self._orbax, self.folder, self._config = orbax, Path(folder), config
+        self.restored = 0  # updates of the checkpoint that was read
+        self._saving = 0  # updates of the one being written
+        self._saved_time, self._saved_steps = time.monotonic(), 0
+        self._open = contextlib.ExitStack()
+        self._manager = None  # until the first save
+
+    def _writer(self) -> Any:
+        """Orbax's manager, which writes checkpoints and removes old ones."""
+        if self._manager is None:
+            orbax = self._orbax
+            self._open.enter_context(quiet())
+            drop_late_callbacks()
+            self.folder.mkdir(exist_ok=True)
+            self._manager = orbax.CheckpointManager(
+                self.folder.absolute(),
+                item_handlers={ITEM: orbax.StandardCheckpointHandler()},
+                options=orbax.CheckpointManagerOptions(
+                    create=False,
+                    cleanup_tmp_directories=True,  # of a process that was killed
+                    lightweight_initialize=True,  # reads nothing, so damage stops nothing
+                    preservation_policy=retention.Retention(
+                        self.folder, self._config.keep
+                    ),
+                    best_fn=retention.best_by,  # or metrics would not be on the disk
+                    async_options=orbax.AsyncOptions(
+                        timeout_secs=FINISH_SECONDS,
+                        post_finalization_callback=self._seal,
+                    ),
+                ),
+            )
+        return self._manager
+
+    def is_due(self, metrics: Metrics | None) -> bool:
+        """Whether the minutes or the steps between two checkpoints have passed.
+
+        All hosts call this together, and all save if it is due on any of them.
+        """
+        every, steps = self._config.steps, metrics["steps"] if metrics else 0
+        due = time.monotonic() - self._saved_time >= 60 * self._config.minutes or (
+            every is not None and steps // every > self._saved_steps // every
+        )
+        return hosts.agree(0, due)[1]
+
+    def save(self, state: Any, metrics: Metrics | None) -> None:
+        """Copies the state; it is on disk soon after, at the latest by the next call.
+
+        Args:
+          state: a tree of arrays with `updates`, which names the checkpoint; its memory
+            may be reused afterwards.
+          metrics: of the last report; `episode_return` decides which checkpoint is best.
+
+        Raises:
+          UserError: this checkpoint, or the previous one, cannot be written, or the cores
+            disagree on what they share. The checkpoints on disk are kept.
+        """
+        parallel.check_shared(state)  # a diverged run is not kept
+        metrics, args = metrics or {}, self._orbax.args
+        updates = int(parallel.on_host(state.updates))
+        with self._writing():
+            manager = self._writer()
+            manager.wait_until_finished()
+            if updates not in manager.all_steps():
+                self._saving = updates
+                manager.save(
+                    updates,
+                    metrics={retention.RETURN: _number(metrics.get(retention.RETURN))},
+                    args=args.Composite(
+                        **{ITEM: args.StandardSave(saved_tree.full(state))}
+                    ),
+                )
+        self._saved_time = time.monotonic()
+        self._saved_steps = metrics.get("steps", self._saved_steps)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_) -> None:
+        """Waits until everything is on disk. Raises UserError where it is not."""
+        if self._manager is None:
+            return
+        try:
+            with self._open, self._writing():
+                self._manager.wait_until_finished()
+                self._manager.close()
+        except UserError:
+            if error is None:  # else the first error is the one to report
+                raise
+
+    def good(self) -> Iterator[int]:
+        """The updates of whole checkpoints, newest first."""
+        return (n for n, problem in found.problems(self.folder) if problem is None)
+
+    def restore(self, state: Any, layout: Any) -> Any:
+        """The newest whole checkpoint, placed on the cores as `state` is.
+
+        Damaged checkpoints that are newer are named and renamed. On another number of
+        cores, what belongs to one core (LOCAL) is taken from `state`; so is an OPTIONAL
+        field that the checkpoint lacks or that has another structure there.
+
+        Args:
+          state: a fresh state, a NamedTuple, which gives shapes, types and placement.
+          layout: a word of `podracer.parallel` for each part of the state.
+
+        Raises:
+          UserError: there is none, or it belongs to another agent, network or environment.
+        """
+        newest, damaged = hosts.lead(lambda: found.to_resume(self.folder))
+        if newest is None:
+            raise found.none_whole(self.folder, damaged, "start the run again")
+        self.restored = newest
+        return reading.whole(self._path(newest) / ITEM, state, layout)
+
+    def restore_shared(self, shared: Any, updates: int | None = None) -> Any:
+        """Only the learner's SHARED half, on one core: what acting needs.
+
+        Args:
+          shared: a fresh one, or its jax.ShapeDtypeStructs, which gives shapes, types
+            and the core.
+          updates: of the checkpoint; default: the newest whole one.
+
+        Raises:
+          UserError: there is no such checkpoint, or it is of another agent or network.
+        """
+        self.restored = found.to_read(self.folder, updates)
+        return reading.shared_half(self._path(self.restored) / ITEM, shared)
+
+    def _seal(self) -> None:
+        """Writes the checksums into the folder that Orbax is about to rename."""
+        if hosts.this():
+            return  # the first host does, once all have written theirs
+        (unnamed,) = self.folder.glob(f"{self._saving}.orbax-checkpoint-tmp*")
+        checksums.write(unnamed)
+
+    def _path(self, updates: int) -> Path:
+        return self.folder / str(updates)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """One line for what Orbax and its libraries raise where a disk refuses."""
+        try:
+            yield
+        except (OSError, RuntimeError, ValueError) as error:
+            newest = next((n for n in self.good() if n != self._saving), None)
+            earlier = f"--resume continues from checkpoint {newest}"
+            raise UserError(
+                f"{self._path(self._saving)}: cannot write: {_reason(error)}; "
+                f"{'there is no earlier checkpoint' if newest is None else earlier}"
+            ) from error
+
+
+def _reason(error: Exception) -> str:
+    """What the system says, which TensorStore puts at the end of a long message."""
+    text = str(error).strip()
+    if code := re.search(r"os_error_code='(\d+)'", text):
+        return os.strerror(int(code[1]))
+    strerror = isinstance(error, OSError) and error.strerror
+    return strerror or text.partition("\n")[0][:200] or type(error).__name__
+
+
+def _number(x: float | None) -> float | None:
+    return None if x is None or math.isnan(x) else float(x)

@@ -1,0 +1,92 @@
+"""Which checkpoints there are in a folder, and which of them are whole."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from podracer import files
+from podracer.checkpoints import checksums
+from podracer.errors import UserError
+
+Damaged = list[tuple[int, str]]  # updates, and what is wrong
+
+
+def steps(folder: Path) -> list[int]:
+    """The checkpoints in a folder by their number of updates, newest first."""
+    names = [path.name for path in folder.glob("[0-9]*") if path.is_dir()]
+    numbers = (int(name) for name in names if name.isascii() and name.isdigit())
+    return sorted((n for n in numbers if f"{n}" in names), reverse=True)
+
+
+def problems(folder: Path) -> Iterator[tuple[int, str | None]]:
+    """Each checkpoint, newest first, and what is wrong with it; None if it is whole."""
+    for updates in steps(folder):
+        yield updates, checksums.problem(folder / str(updates))
+
+
+def newest(folder: Path) -> tuple[int | None, Damaged]:
+    """The newest whole checkpoint, if any, and the damaged ones that are newer."""
+    damaged = []
+    for updates, problem in problems(folder):
+        if problem is None:
+            return updates, damaged
+        damaged.append((updates, problem))
+    return None, damaged
+
+
+def to_resume(folder: Path) -> tuple[int | None, Damaged]:
+    """`newest`, with the damaged ones named and renamed.
+
+    Orbax saves nothing that is older than a checkpoint it finds.
+    """
+    whole, damaged = newest(folder)
+    for updates, problem in damaged if whole is not None else ():
+        path = folder / str(updates)
+        with files.writing(path):
+            place = _set_aside(path)
+        print(
+            f"{path}: {problem}; renamed to {place.name}, the run resumes from "
+            f"checkpoint {whole}"
+        )
+    return whole, damaged
+
+
+def to_read(folder: Path, updates: int | None) -> int:
+    """The newest whole checkpoint, or that of `updates`. Raises UserError."""
+    if updates is not None:
+        return _named(folder, updates)
+    whole, damaged = newest(folder)
+    if whole is None:
+        raise none_whole(folder, damaged, "train the agent first")
+    for number, problem in damaged:
+        print(f"{folder / str(number)}: {problem}; checkpoint {whole} is used")
+    return whole
+
+
+def none_whole(folder: Path, damaged: Damaged, way_out: str) -> UserError:
+    """The error where no checkpoint can be read."""
+    each = "; ".join(f"{updates} is {problem}" for updates, problem in damaged)
+    return UserError(
+        f"{folder}: no whole checkpoint{f' ({each})' if each else ''}; {way_out}"
+    )
+
+
+def _named(folder: Path, updates: int) -> int:
+    there = sorted(steps(folder))
+    if updates not in there:
+        raise UserError(
+            f"{folder / str(updates)}: no such checkpoint; there are "
+            f"{', '.join(map(str, there)) or 'none'}"
+        )
+    if problem := checksums.problem(folder / str(updates)):
+        raise UserError(f"{folder / str(updates)}: {problem}; choose another")
+    return updates
+
+
+def _set_aside(path: Path) -> Path:
+    """Renames a checkpoint, and returns its new path."""
+    place = path.with_name(f"{path.name}.damaged")
+    if place.exists():
+        shutil.rmtree(place)
+    path.rename(place)
+    return place

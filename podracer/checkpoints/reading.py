@@ -1,0 +1,91 @@
+"""Reads the arrays of a checkpoint whose checksums have been verified."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from podracer import parallel
+from podracer.checkpoints import saved_tree
+from podracer.checkpoints.quiet import quiet
+from podracer.errors import UserError
+
+
+def whole(item: Path, state: Any, layout: Any) -> Any:
+    """The arrays in the folder `item`, placed as those of `state`, a NamedTuple.
+
+    See `Checkpoints.restore` for what is taken from `state` instead. Raises UserError
+    for a checkpoint of another agent, network or environment.
+    """
+    saved = _metadata(item)
+    words, fresh = layout._asdict(), state._asdict()
+    own = {
+        name: x
+        for name, x in fresh.items()
+        if words[name] == parallel.OPTIONAL
+        and (name not in saved or saved_tree.names(saved[name]) != saved_tree.names(x))
+    }
+    asked = {name: x for name, x in fresh.items() if name not in own}
+
+    def target(path: tuple, word: str, part: Any) -> Any:
+        return jax.tree_util.tree_map_with_path(
+            lambda inner, x: saved_tree.target(saved, path + inner, x, word), part
+        )
+
+    targets = jax.tree_util.tree_map_with_path(
+        target, {name: words[name] for name in asked}, asked
+    )
+    unused = {name: saved[name] for name in own if name in saved}
+    targets |= jax.tree.map(lambda x: np.empty(x.shape, x.dtype), unused)
+    try:
+        read = _restored(item, targets)
+    except ValueError as error:  # it holds more than it is asked for
+        raise UserError(
+            f"{item.parent}: of another agent, network or environment "
+            f"({str(error).splitlines()[0][:100]})"
+        ) from error
+    read = type(state)(**read | own)
+    read = jax.tree.map(lambda new, x: new if x.size else x, read, state)
+    return parallel.with_fresh(read, state, layout)
+
+
+def shared_half(item: Path, shared: Any) -> Any:
+    """The learner's SHARED half in the folder `item`, on one core."""
+    from orbax import checkpoint as orbax
+
+    place = tuple(map(jax.tree_util.GetAttrKey, ("learner", "shared")))
+    saved = _metadata(item)
+    targets = jax.tree_util.tree_map_with_path(
+        lambda path, x: saved_tree.target(saved, place + path, x, parallel.SHARED),
+        shared,
+    )
+    wanted = {"learner": {"shared": targets}}
+    with quiet(), orbax.Checkpointer(orbax.PyTreeCheckpointHandler()) as part:
+        read = part.restore(
+            item.absolute(),
+            args=orbax.args.PyTreeRestore(
+                item=wanted,
+                restore_args=orbax.checkpoint_utils.construct_restore_args(wanted),
+                partial_restore=True,
+            ),
+        )["learner"]["shared"]
+    return jax.tree.map(
+        lambda new, x: new if x.size else jnp.zeros(x.shape, x.dtype), read, shared
+    )
+
+
+def _metadata(item: Path) -> Any:
+    """The saved tree, with the shape of each array."""
+    from orbax import checkpoint as orbax
+
+    with quiet(), orbax.Checkpointer(orbax.StandardCheckpointHandler()) as reader:
+        return reader.metadata(item.absolute()).item_metadata
+
+
+def _restored(item: Path, targets: Any) -> Any:
+    from orbax import checkpoint as orbax
+
+    with quiet(), orbax.Checkpointer(orbax.StandardCheckpointHandler()) as reader:
+        return reader.restore(item.absolute(), args=orbax.args.StandardRestore(targets))

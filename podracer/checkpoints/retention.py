@@ -1,0 +1,51 @@
+"""Which checkpoints a run keeps: the newest ones, and the one with the best return."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+RETURN = "episode_return"
+
+
+class Retention:
+    """An Orbax preservation policy: the newest `keep` and the best one.
+
+    The returns are read here, because Orbax fails where one of them is damaged.
+
+    Args:
+      folder: of the checkpoints.
+      keep: number of newest checkpoints.
+    """
+
+    def __init__(self, folder: Path, keep: int):
+        self._folder, self._keep = folder, keep
+
+    def should_preserve(
+        self, checkpoints: Sequence[Any], *, context: Any
+    ) -> list[bool]:
+        """Orbax's question, of all checkpoints; `context` plays no part."""
+        numbers = [x.step for x in checkpoints]
+        kept = {*sorted(numbers)[-self._keep :], *self._best(checkpoints)}
+        return [n in kept for n in numbers]
+
+    def _best(self, checkpoints: Sequence[Any]) -> Iterator[int]:
+        returns = {x.step: self._return(x) for x in checkpoints}
+        if returns:
+            yield max(returns, key=lambda step: (returns[step], step))
+
+    def _return(self, checkpoint: Any) -> float:
+        if checkpoint.metrics is not None:  # saved by this process
+            return best_by(checkpoint.metrics)
+        path = self._folder / str(checkpoint.step) / "metrics" / "metrics"
+        try:
+            return best_by(json.loads(path.read_text()))
+        except (OSError, ValueError, RecursionError, TypeError, KeyError):
+            return -math.inf
+
+
+def best_by(metrics: Mapping[str, float | None]) -> float:
+    """What the best checkpoint has most of; -inf where no episode had finished."""
+    x = metrics[RETURN]
+    return -math.inf if x is None or math.isnan(x) else float(x)

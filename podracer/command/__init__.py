@@ -1,0 +1,32 @@
+"""The command line of frozen dataclasses: a configuration, or one line on what is wrong.
+
+flags.py: flags to a dataclass; values.py: a dataclass to JSON and back; ends.py: exit codes
+and signals.
+"""
+
+from podracer.command.ends import dispatch, exits, stopping
+from podracer.command.flags import (
+    Choice,
+    Flat,
+    check_not_empty,
+    choice,
+    choose,
+    parse,
+    read,
+)
+from podracer.command.values import changes, filled
+
+__all__ = [
+    "Choice",
+    "Flat",
+    "changes",
+    "check_not_empty",
+    "choice",
+    "choose",
+    "dispatch",
+    "exits",
+    "filled",
+    "parse",
+    "read",
+    "stopping",
+]

@@ -1,0 +1,100 @@
+"""How a command starts and ends: its subcommands, exit codes and signals."""
+
+import contextlib
+import inspect
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+
+from podracer.errors import UserError, nearest
+from podracer.parallel import watch
+
+
+def dispatch(
+    commands: Mapping[str, Callable[[list[str]], None]], argv: list[str], program: str
+) -> None:
+    """Runs the command that `argv` names with the rest of `argv`.
+
+    `--help` lists the commands with the first line of their docstrings. Raises UserError
+    for an unknown command.
+    """
+    if not argv or argv[0] in ("-h", "--help"):
+        width = max(map(len, commands))
+        print(f"usage: {program} COMMAND [--help] ...\n\ncommands:")
+        for name, function in commands.items():
+            print(f"  {name:<{width}}  {_summary(function)}".rstrip())
+    elif argv[0] in commands:
+        commands[argv[0]](argv[1:])
+    else:
+        raise UserError(f"no such command: {argv[0]!r}{nearest(argv[0], commands)}")
+
+
+def _summary(function: Callable) -> str:
+    """The first paragraph of a function's docstring, on one line."""
+    return " ".join((inspect.getdoc(function) or "").partition("\n\n")[0].split())
+
+
+@contextlib.contextmanager
+def exits(program: str) -> Iterator[None]:
+    """Ends a command with one line on stderr and an exit code; also a decorator.
+
+    UserError is 2, FloatingPointError (a run that is no longer finite) 1, Ctrl-C 130,
+    SIGTERM 143. The other hosts of a run end too, see `parallel.watch`. Modules in the
+    current folder can be imported, as with `python -m`.
+    """
+
+    def terminated(*_) -> None:
+        raise SystemExit(128 + signal.SIGTERM)  # so that files and threads are closed
+
+    signal.signal(signal.SIGTERM, terminated)
+    _import_from_here()
+    try:
+        yield
+    except UserError as error:
+        line, code = f"error: {error}", 2
+    except FloatingPointError as error:
+        line, code = f"stopped: {error}", 1
+    except KeyboardInterrupt:
+        line, code = "interrupted", 130
+    except SystemExit as end:
+        watch.leave(end.code, "terminated")
+        raise
+    else:
+        return
+    line = f"{program}: {' '.join(line.split())}"
+    print(line, file=sys.stderr)
+    watch.leave(code, line)
+    sys.exit(code)
+
+
+def _import_from_here() -> None:
+    """Adds the current folder to the path of a console script: last, so that no file in
+    it takes the place of an installed module."""
+    here = os.getcwd()
+    if not sys.flags.safe_path and not {"", here} & {*sys.path}:
+        sys.path.append(here)
+
+
+@contextlib.contextmanager
+def stopping() -> Iterator[Callable[[], bool]]:
+    """Yields a function that says whether the run was asked to stop (SIGTERM, Ctrl-C).
+
+    The caller can then save its work. After a Ctrl-C the block ends with
+    KeyboardInterrupt, after a second Ctrl-C at once; after a SIGTERM it ends normally.
+    """
+    asked: list[int] = []
+
+    def ask(number: int, _) -> None:
+        asked.append(number)
+        if asked.count(signal.SIGINT) > 1:
+            raise KeyboardInterrupt
+
+    before = {n: signal.signal(n, ask) for n in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if signal.SIGINT in asked:
+        raise KeyboardInterrupt

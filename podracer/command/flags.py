@@ -1,0 +1,198 @@
+"""Flags from frozen dataclasses, by tyro: a configuration, or one line on what is wrong."""
+
+import argparse
+import contextlib
+import dataclasses
+import inspect
+import io
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+
+import tyro
+
+from podracer.errors import UserError, nearest
+
+Config = TypeVar("Config")
+# A field whose own fields are flags without its name before them.
+Flat = Annotated[Config, tyro.conf.arg(name="")]
+
+
+class Choice(NamedTuple):
+    """A flag that is read before the others: which of them exist depends on its value."""
+
+    flag: str
+    name: str | bool | None  # the value
+    known: tuple[str, ...]  # empty: any name may do
+    help: str
+
+
+def read(
+    argv: Sequence[str],
+    flags: Mapping[str, Iterable[str]],
+    switches: Iterable[str] = (),
+) -> dict[str, Any]:
+    """Reads flags in one pass, before the rest of the command line can be parsed.
+
+    Args:
+      argv: the command line.
+      flags: `--flag VALUE`, each with the values that an error should suggest.
+      switches: flags without a value.
+
+    Returns:
+      The value of each flag, None where it is absent, and whether each switch is there.
+
+    Raises:
+      UserError: a value is missing or empty.
+    """
+    parser = argparse.ArgumentParser(
+        add_help=False, allow_abbrev=False, exit_on_error=False
+    )
+    for flag in flags:
+        parser.add_argument(f"--{flag}", dest=flag)
+    for flag in switches:
+        parser.add_argument(f"--{flag}", dest=flag, action="store_true")
+    try:
+        found = vars(parser.parse_known_args(argv)[0])
+    except argparse.ArgumentError as error:
+        flag = (error.argument_name or "").lstrip("-")
+        if flag in flags:
+            known = nearest("", flags[flag])
+            raise UserError(f"--{flag}: a name is missing{known}") from None
+        raise UserError(f"--{flag}: takes no value (see --help)") from None
+    # argparse drops the value of --flag=--
+    return {flag: "--" if value == [] else value for flag, value in found.items()}
+
+
+def choice(flag: str, name: str, known: Iterable[str], help: str = "") -> Choice:
+    """`--flag NAME` of a list of names. Raises UserError for a name that is not in it."""
+    known = tuple(known)
+    if known and name not in known:
+        raise UserError(f"--{flag}: unknown name {name!r}{nearest(name, known)}")
+    return Choice(flag, name, known, help)
+
+
+def choose(
+    argv: Sequence[str], flag: str, known: Iterable[str], default: str, help: str = ""
+) -> Choice:
+    """`read` and `choice` for a command with only one such flag."""
+    known = tuple(known)
+    name = read(argv, {flag: known})[flag]
+    return choice(flag, default if name is None else name, known, help)
+
+
+def check_not_empty(argv: Sequence[str]) -> None:
+    """Raises UserError for an empty argument: an unset shell variable, not a path."""
+    for before, argument in zip(["", *argv], argv):
+        flag, equals, value = argument.partition("=")
+        if argument and not (flag.startswith("--") and equals and not value):
+            continue
+        name = flag or (before if before.startswith("-") else "an argument")
+        raise UserError(f"{name} is empty (an unset shell variable?): give it a value")
+
+
+def parse(
+    default: Config, argv: Sequence[str], program: str, choices: Iterable[Choice] = ()
+) -> Config:
+    """`default`, a frozen dataclass, with the fields that the flags change.
+
+    A field that holds another dataclass has that dataclass's fields as flags, whatever
+    its annotation. `choices` are known already and only shown by `--help`, which exits.
+    Raises UserError for an unknown flag, an empty argument and a value that does not fit.
+    """
+    choices = tuple(choices)
+    check_not_empty(argv)
+    fields: list[Any] = [
+        (c.flag, Annotated[_kind(c), tyro.conf.arg(help=c.help)], c.name)
+        for c in choices
+    ]
+    fields += [("parsed", Annotated[type(default), tyro.conf.arg(name="")], default)]
+    with _one_line():
+        parsed, unknown = tyro.cli(
+            dataclasses.make_dataclass("Flags", fields, frozen=True),
+            prog=program,
+            description=inspect.getdoc(default),
+            args=argv,
+            return_unknown_args=True,
+        )
+    if unknown:
+        flags = [f"--{choice.flag}" for choice in choices] + list(_flags(default))
+        raise UserError(_explain(unknown[0], argv, flags))
+    return parsed.parsed
+
+
+def _kind(choice: Choice) -> Any:
+    """The type of a choice, for tyro."""
+    if isinstance(choice.name, bool):
+        return bool
+    if choice.known:
+        return Literal[choice.known]
+    return str if choice.name is not None else str | None
+
+
+@contextlib.contextmanager
+def _one_line() -> Iterator[None]:
+    """Turns the boxes that tyro draws on stderr into a UserError."""
+    stderr = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(stderr):
+            yield
+    except SystemExit as exit:
+        if not exit.code:
+            raise
+        raise UserError(_unbox(stderr.getvalue())) from None
+    except ValueError as error:  # of a dataclass that checks its own values
+        raise UserError(str(error)) from error
+    except (TypeError, NameError) as error:  # of a user's own dataclass
+        raise UserError(
+            "its fields cannot be flags, which are bool, int, float, str, and tuples and "
+            f"choices of these: {error}"
+        ) from error
+
+
+def _unbox(box: str) -> str:
+    """The message in a box, with the help on its flag if that is there."""
+    lines = [
+        line.strip(" │|") for line in re.sub(r"\x1b\[[\d;]*m", "", box).splitlines()
+    ]
+    message, *sections = [
+        " ".join(section)
+        for has_words, section in itertools.groupby(
+            lines[1:], lambda line: bool(re.search(r"\w", line))
+        )
+        if has_words
+    ]
+    message = re.sub(r"^Error parsing (parsed(\.|: ))?", "", message)
+    for section in sections:
+        if section.startswith("Argument helptext: "):
+            message = message.rstrip(".") + section.replace(
+                "Argument helptext", "; usage"
+            )
+    return message
+
+
+def _explain(token: str, argv: Sequence[str], flags: Sequence[str]) -> str:
+    """The error for an argument that belongs to no flag."""
+    if token.startswith("-"):
+        flag = token.partition("=")[0]
+        part = flag[: flag.rfind(".") + 1]  # as --agent.
+        like = [known for known in flags if known.startswith(part)] or flags
+        return f"{token}: no such flag{nearest(flag, like)} (see --help)"
+    before = itertools.takewhile(lambda arg: arg != token, argv)
+    flag = next((f" after {a}" for a in reversed([*before]) if a.startswith("-")), "")
+    return f"{token!r}: unexpected{flag} (see --help)"
+
+
+def _flags(config: Any, prefix: str = "--") -> Iterator[str]:
+    """The flags of a dataclass, as tyro names them."""
+    for field in dataclasses.fields(config):
+        value, name = getattr(config, field.name), field.name.replace("_", "-")
+        if field.type == Flat[type(value)]:
+            yield from _flags(value, prefix)
+        elif dataclasses.is_dataclass(value):
+            yield from _flags(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
+        if isinstance(value, bool):
+            yield f"{prefix}no-{name}"

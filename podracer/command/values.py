@@ -1,0 +1,98 @@
+"""A configuration's values: as JSON keeps them, and in what two configurations differ."""
+
+import dataclasses
+import typing
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import typeguard
+
+from podracer.errors import UserError
+
+Config = TypeVar("Config")
+
+
+def changes(before: Any, after: Any, prefix: str = "") -> Iterator[str]:
+    """`field: 1 -> 2` for each field in which two configurations differ."""
+    for field in dataclasses.fields(before):
+        old, new = getattr(before, field.name), getattr(after, field.name)
+        if dataclasses.is_dataclass(old):
+            yield from changes(old, new, f"{prefix}{field.name}.")
+        elif _differ(old, new):
+            yield f"{prefix}{field.name}: {old} -> {new}"
+
+
+def _differ(old: Any, new: Any) -> bool:
+    try:
+        return old is not new and bool(old != new)
+    except ValueError:  # arrays, of a user's own dataclass
+        return str(old) != str(new)
+
+
+def filled(default: Config, values: Mapping[str, Any], where: str = "") -> Config:
+    """`default`, a dataclass, with the values that JSON or YAML has for it.
+
+    A configuration whose fields changed their meaning says so in `upgraded(values)`.
+    Raises UserError for a field that it does not have, and for a value of another type.
+    """
+    if not isinstance(values, Mapping):
+        name = where.rstrip(".") or "the configuration"
+        raise UserError(f"{name} is {values!r}; it must be an object of fields")
+    values = getattr(default, "upgraded", dict)(values)
+    fields = {
+        field.name: getattr(default, field.name)
+        for field in dataclasses.fields(default)
+    }
+    if unknown := sorted(map(str, values.keys() - fields.keys())):
+        raise UserError(
+            f"{where}{unknown[0]} is unknown to this version of podracer: use the one "
+            "that wrote it"
+        )
+    hints = typing.get_type_hints(type(default), include_extras=False)
+    given = {
+        name: filled(fields[name], value, f"{where}{name}.")
+        if dataclasses.is_dataclass(fields[name])
+        else _checked(f"{where}{name}", value, hints[name], fields[name])
+        for name, value in values.items()
+    }
+    try:
+        return dataclasses.replace(default, **given)
+    except ValueError as error:  # from a dataclass that checks its own values
+        raise UserError(f"{where}{error}") from error
+
+
+def _checked(name: str, value: Any, hint: Any, default: Any) -> Any:
+    """A value from JSON as its field's type. Raises UserError for another type."""
+    value = _hashable(value)
+    if (
+        isinstance(value, str)
+        and not isinstance(default, str)
+        and value == str(default)
+    ):
+        return default  # of a user's own type, which JSON has as text
+    if isinstance(value, str) and (isinstance(default, Path) or _is_path(hint)):
+        value = Path(value)
+    try:
+        is_number = isinstance(value, bool) and hint in (int, float)
+        if not is_number:
+            return typeguard.check_type(value, hint)
+    except typeguard.TypeCheckError:
+        pass
+    kind = (
+        getattr(hint, "__name__", str(hint))
+        if hint in (int, float, bool, str)
+        else hint
+    )
+    raise UserError(
+        f"{name} is {value!r}; it must be of type {kind}".replace("typing.", "")
+    )
+
+
+def _is_path(hint: Any) -> bool:
+    return hint is Path or Path in typing.get_args(hint)
+
+
+def _hashable(value: Any) -> Any:
+    """JSON has lists for tuples."""
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value

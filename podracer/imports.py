@@ -1,0 +1,100 @@
+"""A user's own code by name, MODULE or MODULE:NAME: imported, or one line on what is wrong."""
+
+import dataclasses
+import importlib.util
+import traceback
+from types import ModuleType
+from typing import Any
+
+from podracer.errors import UserError, nearest
+
+
+@dataclasses.dataclass(frozen=True)
+class NoOptions:
+    """Of an object that is no dataclass: it has no flags."""
+
+
+def module(name: str, flag: str) -> ModuleType:
+    """Imports a module, of the current folder too.
+
+    Args:
+      name: of the module, as `my_agents.reinforce`.
+      flag: of the command line that names it, for errors.
+
+    Raises:
+      UserError: there is no such module, or it fails while it is imported.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and f"{name}.".startswith(f"{error.name}."):
+            raise UserError(
+                f"{flag}: there is no module {error.name!r}, neither installed nor in the "
+                "current folder"
+            ) from error
+        failed = error
+    except (Exception, SystemExit) as error:  # noqa: BLE001 whatever their code raises
+        failed = error
+    raise UserError(
+        f"{flag}: module {name!r} fails while it is imported: {described(failed)}"
+    ) from failed
+
+
+def exists(name: str) -> bool:
+    """Whether there is a module of that name. Imports at most the packages it is in."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+    except Exception:  # noqa: BLE001 of a package that fails: `module` says how
+        return "." in name.strip(".")
+
+
+def found(path: str, flag: str) -> Any:
+    """What `MODULE:NAME` names; NAME may have dots.
+
+    Raises UserError where it does not exist or its module cannot be imported.
+    """
+    name, colon, rest = path.partition(":")
+    if not (name and colon and rest):
+        raise UserError(f"{flag} is {path!r}; it must be MODULE:NAME")
+    value = module(name, flag)
+    for part in rest.split("."):
+        try:
+            value = getattr(value, part)
+        except AttributeError:
+            known = [x for x in vars(value) if not x.startswith("_")]
+            raise UserError(
+                f"{flag}: {name!r} has no {part!r}{nearest(part, known)}"
+            ) from None
+    return value
+
+
+def made(path: str, flag: str) -> Any:
+    """What the class or function `MODULE:NAME` makes without arguments.
+
+    Raises UserError where it does not exist or fails.
+    """
+    make = found(path, flag)
+    if not callable(make):
+        raise UserError(f"{flag}: {path} is {make!r}; it must be a class or a function")
+    try:
+        return make()
+    except Exception as error:
+        raise UserError(
+            f"{flag}: {path}() fails without arguments: {described(error)}"
+        ) from error
+
+
+def options(value: Any) -> Any:
+    """What can be set of an object: itself if it is a dataclass, else nothing."""
+    return value if dataclasses.is_dataclass(value) else NoOptions()
+
+
+def described(error: BaseException) -> str:
+    """An error as one line, with the place that raised it."""
+    last = traceback.extract_tb(error.__traceback__)[-1:]
+    theirs = last and last[0].filename != __file__  # else it was our call that failed
+    where = f" ({last[0].filename}:{last[0].lineno})" if theirs else ""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}{where}"

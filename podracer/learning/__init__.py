@@ -1,0 +1,1 @@
+"""What learners share: losses, gradient accumulation, update rules, whole episodes."""

@@ -1,0 +1,122 @@
+"""Returns and losses over [T, B], and the one place that masks LAST -> FIRST.
+
+`x_tm1` is before, `x_t` after the transition at t.
+"""
+
+from typing import NamedTuple
+
+import chex
+import dm_env
+import jax
+import jax.numpy as jnp
+import rlax
+
+from podracer.parallel import Average
+
+
+class Transitions(NamedTuple):
+    """The T transitions between T + 1 timesteps; those from LAST, or to FIRST, are void."""
+
+    reward: jax.Array  # [T, B] r_t
+    discount: jax.Array  # [T, B] the environment's discount times the agent's
+    mask: jax.Array  # [T, B] 1.0, or 0.0 where the transition is void
+
+
+def transitions(timesteps: dm_env.TimeStep, discount_factor: float) -> Transitions:
+    """The transitions between timesteps [T + 1, B].
+
+    A terminated episode ends with discount 0. A truncated one keeps its discount, so it is
+    bootstrapped from the value of its last observation. So is an episode that was lost
+    before its end (see `HostEnvironment`), where FIRST follows MID.
+    """
+    void = timesteps.last()[:-1] | timesteps.first()[1:]
+    mask = 1.0 - void.astype(jnp.float32)
+    return Transitions(
+        reward=mask * timesteps.reward[1:],
+        discount=mask * timesteps.discount[1:] * discount_factor,
+        mask=mask,
+    )
+
+
+class VTrace(NamedTuple):
+    """V-trace targets and advantages, both constants to the gradient."""
+
+    target: jax.Array  # [T, B] the paper's v_s, the regression target of v_tm1
+    advantage: jax.Array  # [T, B] weight of the policy gradient
+
+
+def vtrace(
+    v_tm1: jax.Array,
+    v_t: jax.Array,
+    between: Transitions,
+    rho: jax.Array,
+    *,
+    clip_rho: float = 1.0,
+    clip_c: float = 1.0,
+    clip_pg_rho: float = 1.0,
+) -> VTrace:
+    """V-trace (Espeholt et al. 2018, arXiv:1802.01561, eq. 1 and section 4.2).
+
+    Args:
+      v_tm1: [T, B] values before the transitions.
+      v_t: [T, B] values after them.
+      between: the transitions.
+      rho: [T, B] target over behaviour probability of the action taken.
+      clip_rho: upper limit of rho in the temporal differences; sets the fixed point.
+      clip_c: upper limit of rho in the traces; sets the speed of contraction.
+      clip_pg_rho: upper limit of rho in the policy gradient.
+    """
+    chex.assert_rank([v_tm1, v_t, rho], 2)
+    chex.assert_equal_shape([v_tm1, v_t, rho, between.reward])
+    v_tm1, v_t, rho = jax.lax.stop_gradient((v_tm1, v_t, rho * between.mask))
+    # rlax clips the traces at 1; a lambda for each step moves that limit to clip_c.
+    tiny = jnp.finfo(rho.dtype).tiny
+    lambda_ = jnp.minimum(clip_c, rho) / jnp.maximum(jnp.minimum(1.0, rho), tiny)
+    errors = jax.vmap(rlax.vtrace, in_axes=(1, 1, 1, 1, 1, 1, None), out_axes=1)(
+        v_tm1, v_t, between.reward, between.discount, rho, lambda_, clip_rho
+    )
+    target = v_tm1 + errors
+    target_t = jnp.concatenate([target[1:], v_t[-1:]])
+    q = between.reward + between.discount * target_t
+    return VTrace(target, jnp.minimum(clip_pg_rho, rho) * (q - v_tm1))
+
+
+def gae(values: jax.Array, between: Transitions, lambda_: float) -> jax.Array:
+    """Generalized advantages (Schulman et al. 2015, arXiv:1506.02438, eq. 16): [T, B].
+
+    The sum of temporal differences stops at the end of the episode: at the last reward
+    where it terminated, at the value of its last observation where it was truncated.
+
+    Args:
+      values: [T + 1, B] of all timesteps; constants to the gradient.
+      between: the transitions.
+      lambda_: 0 trusts the values, 1 the rewards.
+    """
+    chex.assert_rank([values, between.reward], 2)
+    decay = lambda_ * jnp.roll(between.mask, -1, axis=0)  # the last one has no effect
+    advantage = jax.vmap(
+        rlax.truncated_generalized_advantage_estimation, in_axes=1, out_axes=1
+    )(between.reward, between.discount, decay, values)
+    return between.mask * jax.lax.stop_gradient(advantage)
+
+
+def standardize(x: jax.Array, weight: jax.Array, average: Average) -> jax.Array:
+    """x with weighted mean 0 and standard deviation 1 over all cores; 0 without weight."""
+    count, total = average.total((jnp.sum(weight), jnp.sum(weight * x)))
+    x = weight * (x - total / count)
+    variance = average.total(jnp.sum(jnp.square(x))) / count
+    return x / (jnp.sqrt(variance) + 1e-8)
+
+
+def clip_reward(reward: jax.Array, how: str) -> jax.Array:
+    """Rewards as the learner sees them; reported returns stay unclipped.
+
+    `abs_one` clips to [-1, 1]; `soft_asymmetric` squashes to (-1.5, 5), losses more than
+    gains (Espeholt et al. 2018, DMLab-30); `none` changes nothing.
+    """
+    if how == "abs_one":
+        return jnp.clip(reward, -1.0, 1.0)
+    if how == "soft_asymmetric":
+        squashed = jnp.tanh(reward / 5.0)
+        return 5.0 * jnp.where(reward < 0.0, 0.3 * squashed, squashed)
+    return reward

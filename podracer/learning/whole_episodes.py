@@ -1,0 +1,145 @@
+"""Whole episodes out of trajectories, for agents that learn from complete episodes.
+
+The episode so far is part of the actor's state, so that a trajectory carries its own prefix
+and no learner needs to know which environments it came from. Finished episodes wait in a
+memory, padded to one length.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import dm_env
+import jax
+import jax.numpy as jnp
+
+from podracer.agent import ActorOutput, PyTree, Trajectory
+
+
+class Row(NamedTuple):
+    """A timestep and the decision at it, which is void at LAST."""
+
+    timestep: dm_env.TimeStep
+    output: ActorOutput
+
+
+class Running(NamedTuple):
+    """The episodes so far, in B environments."""
+
+    rows: Row  # [B, L + 1, ...], for episodes of up to L transitions
+    last: jax.Array  # int32 [B] the newest row; -1 before the first
+
+
+class Memory(NamedTuple):
+    """Up to N finished episodes."""
+
+    rows: Row  # [N, L + 1, ...]
+    length: jax.Array  # int32 [N] transitions; row `length` is the timestep LAST
+    count: jax.Array  # int32 []
+
+
+class Stored(NamedTuple):
+    """Which of the episodes that ended in a trajectory could not be stored."""
+
+    dropped: jax.Array  # float32 [], number of those for which there was no space
+    too_long: jax.Array  # bool [], whether one has more than L transitions
+
+
+def row_of(
+    actor_step: Callable, params: PyTree, memory: PyTree, observation_spec: Any
+) -> Row:
+    """An example row of one environment, from one step of the actor."""
+    observation = jax.tree.map(
+        lambda spec: jnp.zeros((1, *spec.shape), spec.dtype), observation_spec
+    )
+    timestep = dm_env.TimeStep(*jnp.zeros((3, 1)), observation)
+    timestep = timestep._replace(step_type=jnp.zeros(1, jnp.int32))
+    keys = jax.random.split(jax.random.key(0), 1)
+    _, output = actor_step(keys, params, memory, timestep)
+    return jax.tree.map(lambda x: x[0], Row(timestep, output))
+
+
+def initial_running(row: Row, max_length: int, batch_size: int) -> Running:
+    """No episodes; `row` is an example of one environment, or its shapes."""
+    last = jnp.full(batch_size, -1, jnp.int32)
+    return Running(_empty(row, batch_size, max_length + 1), last)
+
+
+def append(running: Running, row: Row) -> Running:
+    """Adds a row [B, ...]; FIRST begins a new episode."""
+    last = jnp.where(row.timestep.first(), 0, running.last + 1)
+
+    def write(rows, x):
+        return jax.vmap(
+            lambda rows, x, at: jax.lax.dynamic_update_index_in_dim(rows, x, at, 0)
+        )(rows, x, last)  # one too long overwrites its end, which `store` reports
+
+    return Running(jax.tree.map(write, running.rows, row), last)
+
+
+def initial_memory(row: Row, max_length: int, capacity: int) -> Memory:
+    """No episodes."""
+    length = jnp.zeros(capacity, jnp.int32)
+    return Memory(_empty(row, capacity, max_length + 1), length, jnp.int32(0))
+
+
+def store(
+    memory: Memory, trajectory: Trajectory, running: Running
+) -> tuple[Memory, Stored]:
+    """Adds the episodes that ended in rows 0 to T - 1, in that order, while there is space.
+
+    `running` is that of the trajectory's `actor_state`, before row 0.
+    """
+    capacity, rows_each = memory.rows.timestep.reward.shape
+    rows = Row(jax.tree.map(lambda x: x[:-1], trajectory.timesteps), trajectory.outputs)
+    unroll_length = rows.timestep.reward.shape[0]
+    # The row at which each episode began; negative if before this trajectory.
+    time = jnp.broadcast_to(
+        jnp.arange(unroll_length)[:, None], rows.timestep.reward.shape
+    )
+    began = jnp.where(rows.timestep.first(), time, -1 - running.last[None])
+    began = jax.lax.cummax(began)
+    ended = rows.timestep.last()
+
+    def stored():
+        # The k-th episode that ended: its prefix, then its rows of the trajectory.
+        t, b = jnp.nonzero(ended, size=capacity, fill_value=(0, 0))
+        start = began[t, b]
+        number = jnp.arange(rows_each)
+        source = start[:, None] + number[None]  # [N, L + 1] rows of the trajectory
+
+        def gather(kept, prefix, x):
+            new = x[jnp.clip(source, 0, unroll_length - 1), b[:, None]]
+            before = (source < 0).reshape(*source.shape, *(1,) * (new.ndim - 2))
+            episode = jnp.where(before, prefix[b], new)
+            return kept.at[slot].set(episode, mode="drop")
+
+        place = jnp.arange(capacity)
+        slot = jnp.where(place < ended.sum(), memory.count + place, capacity)
+        return Memory(
+            jax.tree.map(gather, memory.rows, running.rows, rows),
+            memory.length.at[slot].set(t - start, mode="drop"),
+            jnp.minimum(memory.count + ended.sum(), capacity),
+        )
+
+    after = jax.lax.cond(ended.any(), stored, lambda: memory)
+    finished = ended.sum() - (after.count - memory.count)
+    too_long = jnp.any(time - began >= rows_each)
+    return after, Stored(finished.astype(jnp.float32), too_long)
+
+
+def episodes(memory: Memory) -> Trajectory:
+    """All N episodes as one trajectory of L transitions [L + 1, N, ...].
+
+    The padding after an episode's end holds rows of other episodes and is marked LAST, so
+    that losses mask it.
+    """
+    timesteps, outputs = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), memory.rows)
+    number = jnp.arange(timesteps.reward.shape[0])
+    ended = number[:, None] >= memory.length[None]
+    step_type = jnp.where(ended, jnp.int32(dm_env.StepType.LAST), timesteps.step_type)
+    timesteps = timesteps._replace(step_type=step_type)
+    return Trajectory(timesteps, jax.tree.map(lambda x: x[:-1], outputs), ())
+
+
+def _empty(row: Row, *shape: int) -> PyTree:
+    return jax.tree.map(lambda x: jnp.zeros((*shape, *x.shape), x.dtype), row)

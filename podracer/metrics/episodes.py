@@ -1,0 +1,76 @@
+"""Returns and lengths of episodes: a pure state machine for both architectures."""
+
+from typing import NamedTuple
+
+import dm_env
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from podracer.agent import Metrics
+
+
+class Episodes(NamedTuple):
+    """The episodes in progress, and sums over those finished since `collect`."""
+
+    episode_return: jax.Array  # [B] float32, rewards since FIRST
+    episode_length: jax.Array  # [B] int32, environment steps since FIRST
+    finished: jax.Array  # [B] int32
+    return_sum: jax.Array  # [B] float32
+    length_sum: jax.Array  # [B] int32
+
+
+def initial_state(batch_size: int) -> Episodes:
+    """The state where each environment is at FIRST and no episode has finished."""
+    zeros, counts = jnp.zeros(batch_size), jnp.zeros(batch_size, jnp.int32)
+    return Episodes(zeros, counts, counts, zeros, counts)
+
+
+def step(state: Episodes, timestep: dm_env.TimeStep) -> Episodes:
+    """Counts one timestep [B]; the transition LAST -> FIRST belongs to no episode."""
+    continues, ends = ~timestep.first(), timestep.last()
+    episode_return = jnp.where(continues, state.episode_return + timestep.reward, 0.0)
+    episode_length = jnp.where(continues, state.episode_length + 1, 0)
+    return Episodes(
+        episode_return,
+        episode_length,
+        finished=state.finished + ends,
+        return_sum=state.return_sum + jnp.where(ends, episode_return, 0.0),
+        length_sum=state.length_sum + jnp.where(ends, episode_length, 0),
+    )
+
+
+class Sums(NamedTuple):
+    """Sums over finished episodes; those of several batches can be added."""
+
+    finished: jax.Array  # float32 []
+    return_sum: jax.Array  # float32 []
+    length_sum: jax.Array  # float32 []
+
+
+def no_sums() -> Sums:
+    """The sums over no episodes."""
+    return Sums(*[np.float32(0.0)] * 3)
+
+
+def collect(state: Episodes) -> tuple[Episodes, Sums]:
+    """The state with its sums reset, and the sums since the last call."""
+    sums = Sums(
+        *(
+            jnp.sum(x).astype(jnp.float32)
+            for x in (state.finished, state.return_sum, state.length_sum)
+        )
+    )
+    fresh = initial_state(state.finished.shape[0])
+    return fresh._replace(
+        episode_return=state.episode_return, episode_length=state.episode_length
+    ), sums
+
+
+def means(sums: Sums) -> Metrics:
+    """`episodes` (a count), and their mean return and length (NaN if none finished)."""
+    return {
+        "episodes": sums.finished,
+        "episode_return": jnp.divide(sums.return_sum, sums.finished),
+        "episode_length": jnp.divide(sums.length_sum, sums.finished),
+    }

@@ -1,0 +1,86 @@
+"""Means of metrics, computed on the device, and the first update that is not finite."""
+
+from typing import NamedTuple
+
+import dm_env
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from podracer.agent import Metrics
+
+# The cause of a value that is not finite, where the metric tells it.
+CAUSES = {
+    "observation": "the environment gives an observation that is not finite",
+    "reward": "the environment gives a reward that is not finite",
+    "max_episode_length": "an episode is longer than the agent's memory: raise "
+    "max_episode_length",
+}
+
+
+class Tally(NamedTuple):
+    """Sums over updates; their memory does not grow with the number of updates."""
+
+    sums: Metrics
+    count: jax.Array  # uint32 []
+    failures: (
+        Metrics  # uint32 [] the first update, from 1, that was not finite; 0: none
+    )
+
+
+def initial_state(metrics: Metrics) -> Tally:
+    """An empty tally for metrics of these shapes (arrays or jax.ShapeDtypeStructs)."""
+    return Tally(
+        jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics),
+        jnp.uint32(0),
+        jax.tree.map(lambda _: jnp.uint32(0), metrics),
+    )
+
+
+def given(timesteps: dm_env.TimeStep) -> Metrics:
+    """Means of observations and rewards, to recognize an environment that gives NaN."""
+    numbers = [
+        jnp.mean(x)
+        for x in jax.tree.leaves(timesteps.observation)
+        if jnp.issubdtype(x.dtype, jnp.floating)
+    ]
+    return {
+        "observation": sum(numbers, jnp.float32(0.0)) / max(1, len(numbers)),
+        "reward": jnp.mean(timesteps.reward),
+    }
+
+
+def add(tally: Tally, metrics: Metrics, update: jax.Array) -> Tally:
+    """Adds the metrics of an update; updates are counted from 1."""
+
+    def failure(first, x):
+        return jnp.where((first == 0) & ~jnp.isfinite(x), update, first)
+
+    return Tally(
+        jax.tree.map(jnp.add, tally.sums, metrics),
+        tally.count + 1,
+        jax.tree.map(failure, tally.failures, metrics),
+    )
+
+
+def means(tally: Tally) -> Metrics:
+    """The mean of each metric over the updates added."""
+    return jax.tree.map(lambda x: x / tally.count, tally.sums)
+
+
+def stop_if_not_finite(failures: Metrics) -> None:
+    """Raises FloatingPointError, naming the first update that failed and its metrics.
+
+    `failures` may have any shape, such as one entry per core.
+    """
+    firsts = {name: np.asarray(x) for name, x in failures.items()}
+    firsts = {name: x[x > 0].min() for name, x in firsts.items() if x.any()}
+    if firsts:
+        update = min(firsts.values())
+        terms = [name for name, first in firsts.items() if first == update]
+        known = [CAUSES[name] for name in CAUSES if name in terms]
+        unknown = f"{', '.join(terms)} not finite: try a smaller learning rate"
+        raise FloatingPointError(
+            f"update {update}: {'; '.join(known) or unknown} (what was recorded before is "
+            "good)"
+        )

@@ -1,0 +1,137 @@
+"""The names and units of the metrics that a run reports, and how rows are merged."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+# The same names in both architectures. A row is one report: of the calls of a compiled
+# program (Anakin) or of the learner (Sebulba); null where there is nothing to report.
+VOCABULARY = {
+    # name: (unit, meaning)
+    "steps": ("environment steps", "total since the start of the run, over all cores"),
+    "updates": ("updates", "total learner updates since the start of the run"),
+    "seconds": ("s", "wall time of this row, without compilation"),
+    "steps_per_second": ("environment steps / s", "mean speed over this row"),
+    "compile_seconds": ("s", "compilation time before the first row"),
+    "episodes": ("episodes", "number of episodes finished in this row"),
+    "episode_return": ("reward", "mean undiscounted return of these episodes"),
+    "episode_length": ("environment steps", "mean length of these episodes"),
+    "evaluation_episodes": (
+        "episodes",
+        "number of evaluation episodes, played without exploration; 0 in most rows",
+    ),
+    "evaluation_return": ("reward", "mean undiscounted return of these episodes"),
+    "evaluation_low": ("reward", "lower end of the 95 % interval of that mean"),
+    "evaluation_high": ("reward", "upper end of the 95 % interval of that mean"),
+    # Of the agent: means over the updates of the row and over the cores.
+    "loss/policy": ("", "mean policy gradient loss per step"),
+    "loss/value": ("", "mean of half the squared value error per step"),
+    "loss/entropy": ("nat", "mean negative policy entropy per step"),
+    "loss/total": ("", "weighted sum of all losses per step"),
+    "rho": ("", "mean ratio of action probabilities, target to behaviour policy"),
+    "kl": ("nat", "KL divergence of the target from the behaviour policy"),
+    "kl_penalty": ("", "weight of the KL divergence in the loss"),
+    "clipped": ("share", "share of actions whose rho is outside the clipping range"),
+    "epochs": ("", "number of passes over the trajectory before the update ended"),
+    "trained": ("share", "share of trajectories that completed an update's episodes"),
+    "episodes_waiting": (
+        "episodes",
+        "finished episodes not yet learned from, per core",
+    ),
+    "episodes_dropped": (
+        "episodes",
+        "episodes dropped for lack of space, per trajectory and core",
+    ),
+    "max_episode_length": (
+        "environment steps",
+        "capacity of the agent's episode memory",
+    ),
+    "observation_scale": (
+        "",
+        "mean standard deviation that observations are divided by",
+    ),
+    "reward_scale": ("reward", "standard deviation that rewards are divided by"),
+    "observation": ("", "mean of all observed values; a sanity check"),
+    "reward": ("reward", "mean reward per step"),
+    "gradient_norm": ("", "global norm of the averaged gradient before clipping"),
+    "learning_rate": ("", "step size of the optimizer"),
+    # Of Sebulba's transport.
+    "frames_per_second": (
+        "emulator frames / s",
+        "steps_per_second times action repeat",
+    ),
+    "learner_steps_per_second": ("updates / s", "mean learner speed over this row"),
+    "learner_waiting": (
+        "share of the time",
+        "time the learner spent waiting for trajectories",
+    ),
+    "actors_waiting": (
+        "share of the time",
+        "time the actors spent waiting for space in the queue",
+    ),
+    "lag_mean": ("updates", "mean policy lag between acting and learning, over steps"),
+    "lag_median": ("updates", "median policy lag"),
+    "lag_max": ("updates", "maximum policy lag"),
+    "dropped": (
+        "trajectories",
+        "total number dropped as too old since the start of the run",
+    ),
+    "lost_episodes": (
+        "episodes",
+        "total number lost to crashed environments since the start of the run",
+    ),
+    "games": ("games", "number of games finished in this row, if episodes are lives"),
+    "game_return": ("reward", "mean undiscounted return of these games"),
+}
+
+
+# How rows are merged into one; all other metrics are averaged over the rows.
+NEWEST = ("steps", "updates", "compile_seconds", "dropped", "max_episode_length")
+SUM = ("seconds", "episodes", "games", "evaluation_episodes")
+WEIGHT = {
+    "episode_return": "episodes",
+    "episode_length": "episodes",
+    "game_return": "games",
+    "evaluation_return": "evaluation_episodes",
+    "evaluation_low": "evaluation_episodes",
+    "evaluation_high": "evaluation_episodes",
+    "steps_per_second": "seconds",
+    "frames_per_second": "seconds",
+    "learner_steps_per_second": "seconds",
+    "learner_waiting": "seconds",
+    "actors_waiting": "seconds",
+}
+
+
+def human(number: float) -> str:
+    """A number with three digits and a suffix: 0.985, 1.23k, 4M, 2.1B; NaN is a dash."""
+    if math.isnan(number):
+        return "-"
+    for suffix in ("", "k", "M", "B"):
+        if abs(number) < 999.5:
+            return f"{number:.3g}{suffix}"
+        number /= 1000
+    return f"{number:.3g}T"
+
+
+def merge(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Neighbouring rows merged into the row that one report in their place would be.
+
+    Counts and means are exact; medians are averaged.
+    """
+    if len(rows) == 1:
+        return dict(rows[0])
+    return {name: _merged(name, rows) for name in rows[-1]}
+
+
+def _merged(name: str, rows: Sequence[Mapping[str, float]]) -> float:
+    numbers = [row[name] for row in rows]
+    if name in NEWEST:
+        return numbers[-1]
+    if name in SUM:
+        return sum(numbers)
+    if name == "lag_max":
+        return max(numbers)
+    weights = [row[WEIGHT[name]] if name in WEIGHT else 1 for row in rows]
+    pairs = [(x, weight) for x, weight in zip(numbers, weights) if weight]
+    total = sum(weight for _, weight in pairs)
+    return sum(x * weight for x, weight in pairs) / total if total else math.nan

@@ -1,0 +1,162 @@
+"""Convolution and pooling whose gradients are fast on a CPU, inside loops too.
+
+XLA:CPU computes a convolution's gradient 7 to 40 times slower inside a loop (jax issue
+12868), where it keeps a layout for which it has no kernel. So the forward passes are XLA's
+own on every platform, but on a CPU the gradients are written in operations that are fast
+there. The platform is that of the lowered program, not of the machine that lowers it.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+Pads = tuple[tuple[int, int], tuple[int, int]]  # (top, bottom), (left, right)
+NARROW = 128  # width x channels up to which rows of an image are taken as vectors
+
+
+class Conv(nn.Module):
+    """`flax.linen.Conv` over the last three axes, [..., H, W, C]: parameters and results."""
+
+    features: int
+    kernel_size: tuple[int, int]
+    strides: tuple[int, int] = (1, 1)
+    padding: str | Sequence[tuple[int, int]] = "SAME"  # or "VALID", or Pads
+    kernel_init: nn.initializers.Initializer = nn.initializers.lecun_normal()
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        shape = (*self.kernel_size, x.shape[-1], self.features)
+        kernel = self.param("kernel", self.kernel_init, shape)
+        bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        pads = self.padding
+        if isinstance(pads, str):
+            pads = lax.padtype_to_pads(
+                x.shape[-3:-1], self.kernel_size, self.strides, pads
+            )
+        image = x.reshape(-1, *x.shape[-3:])
+        y = convolve(image, kernel, tuple(self.strides), tuple(pads))
+        y = y + bias.reshape(1, 1, 1, -1)
+        return y.reshape(*x.shape[:-3], *y.shape[1:])
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def convolve(
+    image: jax.Array, kernel: jax.Array, strides: tuple[int, int], pads: Pads
+) -> jax.Array:
+    """[N, H, W, C] * [kh, kw, C, F] -> [N, H', W', F]; reverse mode only, any order."""
+    return _convolve(strides, pads, image, kernel)
+
+
+def _convolve(strides, pads, image, kernel):
+    chex.assert_rank([image, kernel], 4)
+    return lax.conv_general_dilated(
+        image, kernel, strides, pads, dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+
+
+def _convolve_backward(strides, pads, residuals, d_output):
+    def on_cpu(image, kernel, d_output):
+        blocks, unblock = jax.vjp(partial(_blocks, strides, pads), image, kernel)
+        return unblock(_gradients(*blocks, d_output))
+
+    native = _gradient(partial(_convolve, strides, pads))
+    return lax.platform_dependent(*residuals, d_output, cpu=on_cpu, default=native)
+
+
+convolve.defvjp(lambda *x: (convolve(*x), x[:2]), _convolve_backward)
+
+
+def _blocks(strides, pads, image, kernel):
+    """An equivalent image and kernel with stride 1 and no padding.
+
+    A block of strides[0] x strides[1] pixels becomes one pixel with all of their channels.
+    """
+    (sh, sw), ((top, bottom), (left, right)) = strides, pads
+    n, h, w, channels = image.shape
+    kh, kw, _, features = kernel.shape
+    bh, bw = -(-kh // sh), -(-kw // sw)
+    rows = (h + top + bottom - kh) // sh + bh
+    columns = (w + left + right - kw) // sw + bw
+    # A negative width crops the pixels that no window reaches.
+    high = rows * sh - h - top, columns * sw - w - left
+    zero = jnp.zeros((), image.dtype)
+    none = (0, 0, 0)
+    image = lax.pad(image, zero, (none, (top, high[0], 0), (left, high[1], 0), none))
+    kernel = jnp.pad(kernel, ((0, bh * sh - kh), (0, bw * sw - kw), (0, 0), (0, 0)))
+    image = image.reshape(n, rows, sh, columns, sw, channels).swapaxes(2, 3)
+    kernel = kernel.reshape(bh, sh, bw, sw, channels, features).swapaxes(1, 2)
+    return image.reshape(n, rows, columns, -1), kernel.reshape(bh, bw, -1, features)
+
+
+def _gradients(image, kernel, d_output):
+    """Gradients of a convolution with stride 1 and no padding, as such convolutions."""
+    kh, kw = kernel.shape[:2]
+    full = ((kh - 1, kh - 1), (kw - 1, kw - 1))
+    d_image = convolve(d_output, kernel[::-1, ::-1].swapaxes(2, 3), (1, 1), full)
+    if image.shape[2] * image.shape[3] <= NARROW:
+        return d_image, _narrow_kernel_gradient(image, d_output)
+    # The input channels are the batch, the batch is the channels.
+    image, d_output = image.transpose(3, 1, 2, 0), d_output.transpose(1, 2, 0, 3)
+    d_kernel = convolve(image, d_output, (1, 1), ((0, 0), (0, 0)))
+    return d_image, d_kernel.transpose(1, 2, 0, 3)
+
+
+def _narrow_kernel_gradient(image, d_output):
+    """The kernel's gradient as a few diagonals of products of whole rows of pixels."""
+    n, h, w, channels = image.shape
+    _, out_h, out_w, features = d_output.shape
+    rows, d_rows = image.reshape(n, h, -1), d_output.reshape(n, out_h, -1)
+    products = [
+        jnp.einsum("nhx,nhy->xy", rows[:, i : i + out_h], d_rows)
+        for i in range(h - out_h + 1)
+    ]
+    products = jnp.stack(products).reshape(-1, w, channels, out_w, features)
+    diagonals = [
+        jnp.einsum("iwcwf->icf", products[:, j : j + out_w])
+        for j in range(w - out_w + 1)
+    ]
+    return jnp.stack(diagonals, axis=1)
+
+
+@jax.custom_vjp
+def max_pool(x: jax.Array) -> jax.Array:
+    """[N, H, W, C], windows of 3x3 with stride 2, padded by 1 on every side, as in PyTorch."""
+    return _max_pool(x)
+
+
+def _max_pool(x):
+    chex.assert_rank(x, 4)
+    pads = ((0, 0), (1, 1), (1, 1), (0, 0))
+    return lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), pads)
+
+
+def _max_pool_backward(x, d_y):
+    on_cpu, native = _gradient(_max_pool_of_slices), _gradient(_max_pool)
+    return lax.platform_dependent(x, d_y, cpu=on_cpu, default=native)
+
+
+max_pool.defvjp(lambda x: (max_pool(x), x), _max_pool_backward)
+
+
+def _max_pool_of_slices(x):
+    """The same; on a CPU its gradient is ten times faster, and takes twice the memory."""
+    for axis in (2, 1):  # in this order the first of equal pixels wins, as in XLA
+        length = (x.shape[axis] + 1) // 2
+        pads = [(int(i == axis), int(i == axis), 0) for i in range(4)]
+        x = lax.pad(x, jnp.array(-jnp.inf, x.dtype), pads)
+        slices = [
+            lax.slice_in_dim(x, i, i + 2 * length - 1, stride=2, axis=axis)
+            for i in range(3)
+        ]
+        x = reduce(lambda a, b: jnp.where(b > a, b, a), slices)
+    return x
+
+
+def _gradient(function: Callable) -> Callable:
+    """(*inputs, d_output) -> d_inputs"""
+    return lambda *args: jax.vjp(function, *args[:-1])[1](args[-1])

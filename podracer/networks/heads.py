@@ -1,0 +1,115 @@
+"""Heads: from features [..., F] to a policy, for any kind of action.
+
+A Gaussian's standard deviation is a parameter of its own, or depends on the features as its
+mean does; `exp` or `softplus` keeps it positive.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from dm_env import specs
+
+from podracer.errors import UserError, check_range
+from podracer.networks.policies import (
+    Categorical,
+    Gaussian,
+    MultiCategorical,
+    Policy,
+    TanhGaussian,
+)
+
+POSITIVE: dict[str, tuple[Callable, Callable]] = {  # functions and their inverses
+    "exp": (jnp.exp, math.log),
+    "softplus": (jax.nn.softplus, lambda x: math.log(math.expm1(x))),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """The policy head; all but init_scale is about continuous actions."""
+
+    init_scale: float = 1 / 3
+    """variance of the initial outputs, for features of variance 1; if small, the initial
+    policy is nearly uniform"""
+    mean: Literal["linear", "tanh"] = "linear"
+    """output of the mean; tanh bounds it to (-1, 1), but not the actions around it"""
+    deviation: Literal["independent", "dependent"] = "independent"
+    """standard deviation: a parameter independent of the state, or a network output"""
+    positive: Literal["exp", "softplus"] = "exp"
+    """function that makes the standard deviation positive"""
+    initial_deviation: float = 1.0
+    """initial standard deviation"""
+    squash: bool = False
+    """apply tanh to the Gaussian's samples: actions are within (-1, 1), never clipped"""
+
+    def __post_init__(self):
+        check_range("init_scale", self.init_scale, 1e-9)
+        check_range("initial_deviation", self.initial_deviation, 1e-6)
+        if self.squash and self.mean == "tanh":
+            raise UserError(
+                "mean is tanh and squash is on: squashed twice, an action could not "
+                "reach its bounds; choose one of them"
+            )
+
+
+class PolicyHead(nn.Module):
+    """features [..., F] -> a policy over the actions that `kind_of` describes."""
+
+    kind: str
+    sizes: tuple[int, ...]
+    config: Config
+
+    @nn.compact
+    def __call__(self, features: jax.Array) -> Policy:
+        init = nn.initializers.variance_scaling(
+            self.config.init_scale, "fan_in", "truncated_normal"
+        )
+        outputs = nn.Dense(sum(self.sizes), kernel_init=init)(features)
+        if self.kind == "one of":
+            return Categorical(outputs)
+        if self.kind == "several":
+            ends = np.cumsum(self.sizes)[:-1]
+            parts = jnp.split(outputs, ends, axis=-1)
+            return MultiCategorical(tuple(map(Categorical, parts)))
+        mean = jnp.tanh(outputs) if self.config.mean == "tanh" else outputs
+        policy = TanhGaussian if self.config.squash else Gaussian
+        return policy(mean, self.deviation(features, init))
+
+    def deviation(self, features: jax.Array, init: Callable) -> jax.Array:
+        function, inverse = POSITIVE[self.config.positive]
+        start = nn.initializers.constant(inverse(self.config.initial_deviation))
+        if self.config.deviation == "dependent":
+            dense = nn.Dense(
+                *self.sizes, kernel_init=init, bias_init=start, name="deviation"
+            )
+            return function(dense(features))
+        value = function(self.param("deviation", start, self.sizes))
+        return jnp.broadcast_to(value, (*features.shape[:-1], *self.sizes))
+
+
+def kind_of(action_spec: Any) -> tuple[str, tuple[int, ...]]:
+    """The kind of action, and the number of network outputs for each part of it.
+
+    `one of` n (a DiscreteArray), `several` choices (a BoundedArray [K] of integers from
+    0), or `numbers` (a BoundedArray [D] of floats). Raises UserError for anything else.
+    """
+    if isinstance(action_spec, specs.DiscreteArray):
+        return "one of", (int(action_spec.num_values),)
+    if isinstance(action_spec, specs.BoundedArray) and len(action_spec.shape) == 1:
+        if np.issubdtype(action_spec.dtype, np.floating):
+            return "numbers", action_spec.shape
+        whole = np.issubdtype(action_spec.dtype, np.integer)
+        if whole and not np.any(action_spec.minimum):
+            highest = np.broadcast_to(action_spec.maximum, action_spec.shape)
+            return "several", tuple(int(x) + 1 for x in highest)
+    raise UserError(
+        f"action_spec is {action_spec}; a policy is for one choice (a dm_env "
+        "DiscreteArray), several (a BoundedArray [K] of integers from 0) or numbers (a "
+        "BoundedArray [D] of floats): wrap the environment so that it has one of these"
+    )

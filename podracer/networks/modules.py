@@ -1,0 +1,138 @@
+"""The flax modules of an actor-critic network, and its configuration."""
+
+import dataclasses
+from typing import Literal
+
+import dm_env
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from podracer.agent import PyTree
+from podracer.errors import check_at_least_one
+from podracer.networks import heads, torsos
+from podracer.networks.network import Predictions
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """An actor-critic network."""
+
+    torso: Literal["auto", "mlp", "minatar", "shallow", "resnet"] = "auto"
+    """network for the observation: fully connected (mlp), convolutions for MinAtar, those
+    of DQN and MonoBeast (shallow), or IMPALA's deep network (resnet); auto takes shallow
+    for large images, minatar for small ones and mlp for anything else"""
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    """number of units in each layer of an mlp torso"""
+    activation: Literal["relu", "tanh"] = "relu"
+    """activation function of an mlp torso"""
+    init: Literal["uniform", "glorot", "orthogonal"] = "uniform"
+    """initial weights of an mlp torso: uniform within +-1/sqrt(fan in) as in PyTorch,
+    Glorot's uniform, or orthogonal times sqrt(2)"""
+    head: heads.Config = dataclasses.field(default_factory=heads.Config)
+    width: int = 1
+    """factor on the channels of a resnet torso"""
+    depth: int = 1
+    """factor on the residual blocks of a resnet torso"""
+    last_reward: bool = False
+    """feed the last reward, clipped to [-1, 1], to the recurrent core and the heads"""
+    last_action: bool = False
+    """feed the last action to the recurrent core and the heads (in code, the observation
+    must include it: transformations.observe_last_action)"""
+    separate_value: bool = False
+    """separate torso and recurrent core for the value"""
+    memory: Literal["none", "lstm", "gru"] = "none"
+    """recurrent core between torso and heads"""
+    memory_size: int = 128
+    """number of units in each layer of the recurrent core"""
+    memory_layers: int = 1
+    """number of layers of the recurrent core"""
+
+    def __post_init__(self):
+        names = ("width", "depth", "memory_size", "memory_layers")
+        check_at_least_one(
+            **{f"hidden_sizes[{i}]": n for i, n in enumerate(self.hidden_sizes)},
+            **{name: getattr(self, name) for name in names},
+        )
+
+
+class ActorCritic(nn.Module):
+    """(memory [B, ...], timesteps [T, B, ...]) -> (memory, Predictions [T, B, ...])."""
+
+    config: Config
+    action_kind: str
+    action_sizes: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self, memory: tuple, timesteps: dm_env.TimeStep):
+        names = ("policy", "value") if self.config.separate_value else ("shared",)
+        branches = [
+            Branch(self.config, name=name)(x, timesteps)
+            for name, x in zip(names, memory, strict=True)
+        ]
+        memory, features = zip(*branches, strict=True)  # features [T, B, F]
+        head = heads.PolicyHead(
+            self.action_kind, self.action_sizes, self.config.head, name="policy_head"
+        )
+        value = torsos.dense(1, name="value_head")(features[-1])
+        return memory, Predictions(head(features[0]), value[..., 0])
+
+
+class Branch(nn.Module):
+    """Torso and recurrent core: features [T, B, F] for the heads."""
+
+    config: Config
+
+    @nn.compact
+    def __call__(self, memory: tuple, timesteps: dm_env.TimeStep):
+        config, observation = self.config, timesteps.observation
+        if config.last_action:
+            observation, last_action = observation
+        features = [nn.BatchApply(make_torso(config))(observation)]
+        if config.last_reward:
+            features.append(jnp.clip(timesteps.reward, -1.0, 1.0)[..., None])
+        if config.last_action:
+            seen = jnp.where(timesteps.first()[..., None], 0.0, last_action)
+            features.append(seen)
+        features = jnp.concatenate(features, axis=-1)
+        after = []
+        for cell, carry in zip(make_cells(config), memory, strict=True):
+            carry, features = Core(cell)(carry, features, timesteps.first())
+            after.append(carry)
+        return tuple(after), features
+
+
+class Core(nn.Module):
+    """A recurrent cell over time; its memory is reset to 0 at FIRST."""
+
+    cell: nn.RNNCellBase
+
+    def __call__(self, memory: PyTree, features: jax.Array, first: jax.Array):
+        def step(cell, memory, inputs):
+            features, first = inputs  # [B, F], [B]
+            memory = jax.tree.map(
+                lambda x: jnp.where(first[:, None], jnp.zeros_like(x), x), memory
+            )
+            return cell(memory, features)
+
+        scan = nn.scan(step, variable_broadcast="params", split_rngs={"params": False})
+        return scan(self.cell, memory, (features, first))
+
+
+def make_torso(config: Config) -> nn.Module:
+    if config.torso == "mlp":
+        activation = getattr(nn, config.activation)
+        return torsos.MLP(config.hidden_sizes, activation, torsos.INITS[config.init])
+    if config.torso == "resnet":
+        return torsos.ResNet(config.width, config.depth)
+    return {"minatar": torsos.MinAtar, "shallow": torsos.Shallow}[config.torso]()
+
+
+def make_cells(config: Config) -> list[nn.RNNCellBase]:
+    """A cell for each layer of the recurrent core."""
+    cells = {"lstm": nn.OptimizedLSTMCell, "gru": nn.GRUCell}
+    if config.memory == "none":
+        return []
+    return [
+        cells[config.memory](config.memory_size) for _ in range(config.memory_layers)
+    ]

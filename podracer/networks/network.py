@@ -1,0 +1,35 @@
+"""Networks: a torso for the observation, a memory, heads for policy and value.
+
+`Network` is the only place that knows about memory: nothing else resets or replays it.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import dm_env
+import jax
+
+from podracer.agent import Key, PyTree
+from podracer.networks.policies import Policy
+
+
+class Predictions(NamedTuple):
+    """The outputs of an actor-critic network for timesteps [...]."""
+
+    policy: Policy  # [...] a distribution over actions
+    value: jax.Array  # [...]
+
+
+class Network(NamedTuple):
+    """A network as pure functions; other networks may predict other pytrees."""
+
+    # (key) -> params
+    init: Callable[[Key], PyTree]
+    # (batch_size) -> memory [B, ...]
+    initial_memory: Callable[[int], PyTree]
+    # (params, memory, timestep [B, ...]) -> (memory, predictions [B, ...])
+    step: Callable[[PyTree, PyTree, dm_env.TimeStep], tuple[PyTree, Any]]
+    # (params, memory before row 0, timesteps [T, B, ...]) -> predictions [T, B, ...]
+    unroll: Callable[[PyTree, PyTree, dm_env.TimeStep], Any]
+    # a pytree of dm_env specs: the observations that it was made for
+    observation_spec: Any

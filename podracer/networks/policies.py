@@ -1,0 +1,136 @@
+"""Policies: distributions over actions, as plain data with methods.
+
+Each is a NamedTuple of its parameters, hence a pytree: a behaviour policy is stored in
+trajectories and compared with the target policy. `...` are any leading axes, as in [T, B].
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+EDGE = 1.0 - 1e-6  # limit of squashed actions: at 1 the inverse of tanh is infinite
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(16)  # for means over N(0, 1)
+
+
+class Categorical(NamedTuple):
+    """One of A choices; an action is int32 [...]."""
+
+    logits: jax.Array  # [..., A]
+
+    def sample(self, keys: jax.Array) -> jax.Array:
+        """An action for each element of the leading axis [B], with its own key."""
+        return jax.vmap(jax.random.categorical)(keys, self.logits)
+
+    def mode(self) -> jax.Array:
+        return jnp.argmax(self.logits, axis=-1)
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        # A sum over a mask: the gradient of an index is a scatter, which is slow.
+        taken = jax.nn.one_hot(action, self.logits.shape[-1], dtype=bool)
+        return jnp.sum(jnp.where(taken, jax.nn.log_softmax(self.logits), 0.0), -1)
+
+    def entropy(self) -> jax.Array:
+        log_p = jax.nn.log_softmax(self.logits)
+        return -jnp.sum(jnp.exp(log_p) * log_p, -1)
+
+    def kl(self, other: "Categorical") -> jax.Array:
+        """KL(self || other)."""
+        log_p, log_q = (jax.nn.log_softmax(x.logits) for x in (self, other))
+        return jnp.sum(jnp.exp(log_p) * (log_p - log_q), -1)
+
+
+class MultiCategorical(NamedTuple):
+    """K independent choices at once; an action is int32 [..., K]."""
+
+    choices: tuple[Categorical, ...]  # K
+
+    def sample(self, keys: jax.Array) -> jax.Array:
+        keys = jax.vmap(jax.random.split, (0, None), 1)(keys, len(self.choices))
+        samples = [x.sample(key) for x, key in zip(self.choices, keys, strict=True)]
+        return jnp.stack(samples, -1)
+
+    def mode(self) -> jax.Array:
+        return jnp.stack([x.mode() for x in self.choices], -1)
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        return sum(x.log_prob(action[..., k]) for k, x in enumerate(self.choices))
+
+    def entropy(self) -> jax.Array:
+        return sum(x.entropy() for x in self.choices)
+
+    def kl(self, other: "MultiCategorical") -> jax.Array:
+        return sum(x.kl(y) for x, y in zip(self.choices, other.choices, strict=True))
+
+
+class Gaussian(NamedTuple):
+    """Independent normal variables; an action is float32 [..., D], unbounded."""
+
+    mean: jax.Array  # [..., D]
+    deviation: jax.Array  # [..., D], the standard deviation; positive
+
+    def sample(self, keys: jax.Array) -> jax.Array:
+        noise = jax.vmap(lambda key: jax.random.normal(key, self.mean.shape[1:]))(keys)
+        return self.mean + self.deviation * noise
+
+    def mode(self) -> jax.Array:
+        return self.mean
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        return jnp.sum(
+            jax.scipy.stats.norm.logpdf(action, self.mean, self.deviation), -1
+        )
+
+    def entropy(self) -> jax.Array:
+        constant = 0.5 * math.log(2.0 * math.pi * math.e)
+        return jnp.sum(jnp.log(self.deviation) + constant, -1)
+
+    def kl(self, other: "Gaussian") -> jax.Array:
+        """KL(self || other)."""
+        ratio = self.deviation / other.deviation
+        distance = (self.mean - other.mean) / other.deviation
+        squares = jnp.square(ratio) + jnp.square(distance)
+        return 0.5 * jnp.sum(squares - 2.0 * jnp.log(ratio) - 1.0, -1)
+
+
+class TanhGaussian(NamedTuple):
+    """tanh of independent normal variables; an action is float32 [..., D] within (-1, 1)."""
+
+    mean: jax.Array  # [..., D], before tanh
+    deviation: jax.Array  # [..., D], the standard deviation before tanh; positive
+
+    def sample(self, keys: jax.Array) -> jax.Array:
+        return _squash(Gaussian(*self).sample(keys))
+
+    def mode(self) -> jax.Array:
+        return _squash(self.mean)
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        before = jnp.arctanh(action)
+        stretch = jnp.sum(_log_slope(before), -1)
+        return Gaussian(*self).log_prob(before) - stretch
+
+    def entropy(self) -> jax.Array:
+        """By Gauss-Hermite quadrature: there is no closed form."""
+        nodes = self.deviation[..., None] @ jnp.float32(_NODES)[None]  # [..., D, 16]
+        slopes = _log_slope(jnp.expand_dims(self.mean, -1) + nodes)
+        stretch = slopes @ jnp.float32(_WEIGHTS / _WEIGHTS.sum())
+        return Gaussian(*self).entropy() + jnp.sum(stretch, -1)
+
+    def kl(self, other: "TanhGaussian") -> jax.Array:
+        """KL(self || other), which a bijection of both does not change."""
+        return Gaussian(*self).kl(Gaussian(*other))
+
+
+Policy = Categorical | MultiCategorical | Gaussian | TanhGaussian
+
+
+def _squash(x: jax.Array) -> jax.Array:
+    return jnp.clip(jnp.tanh(x), -EDGE, EDGE)
+
+
+def _log_slope(x: jax.Array) -> jax.Array:
+    """log(1 - tanh(x)^2), without cancellation."""
+    return 2.0 * (math.log(2.0) - x - jax.nn.softplus(-2.0 * x))

@@ -1,0 +1,113 @@
+"""Torsos: from an observation [B, ...] to features [B, F].
+
+Weights are initially uniform within +-1/sqrt(fan_in), as in PyTorch, and biases 0. Images
+are [B, H, W, C]; bytes are divided by 255 here, so that they are stored as bytes elsewhere.
+"""
+
+from collections.abc import Callable
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from dm_env import specs
+
+from podracer.agent import PyTree
+from podracer.networks.convolution import Conv, max_pool
+
+fan_in_uniform = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+INITS = {
+    "uniform": fan_in_uniform,
+    "glorot": nn.initializers.glorot_uniform(),
+    "orthogonal": nn.initializers.orthogonal(2**0.5),
+}
+
+
+class MLP(nn.Module):
+    """Fully connected layers over the flattened leaves of any pytree, concatenated.
+
+    Integers are taken as quantities; `one_hot` encodes discrete observations.
+    """
+
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    activation: Callable[[jax.Array], jax.Array] = nn.relu
+    kernel_init: nn.initializers.Initializer = fan_in_uniform
+
+    @nn.compact
+    def __call__(self, observation: PyTree) -> jax.Array:
+        x = jnp.concatenate([*map(flatten, jax.tree.leaves(observation))], axis=-1)
+        for size in self.hidden_sizes:
+            x = self.activation(nn.Dense(size, kernel_init=self.kernel_init)(x))
+        return x
+
+
+class MinAtar(nn.Module):
+    """MonoBeast's network for MinAtar (arXiv:1910.03552, section 3), with ReLUs."""
+
+    @nn.compact
+    def __call__(self, image: jax.Array) -> jax.Array:
+        x = nn.relu(conv(16, 3, 1, "VALID")(to_float(image)))
+        return nn.relu(dense(128)(flatten(x)))
+
+
+class Shallow(nn.Module):
+    """MonoBeast's AtariNet, which is DQN's network (doi:10.1038/nature14236)."""
+
+    @nn.compact
+    def __call__(self, image: jax.Array) -> jax.Array:
+        x = to_float(image)
+        for features, size, stride in (32, 8, 4), (64, 4, 2), (64, 3, 1):
+            x = nn.relu(conv(features, size, stride, "VALID")(x))
+        return nn.relu(dense(512)(flatten(x)))
+
+
+class ResNet(nn.Module):
+    """IMPALA's deep network (arXiv:1802.01561, Fig 3), pooled as PolyBeast does.
+
+    `width` multiplies the channels, `depth` the residual blocks.
+    """
+
+    width: int = 1
+    depth: int = 1
+
+    @nn.compact
+    def __call__(self, image: jax.Array) -> jax.Array:
+        x = to_float(image)
+        for channels in (16, 32, 32):
+            features = channels * self.width
+            x = max_pool(conv(features)(x))
+            for _ in range(2 * self.depth):
+                y = conv(features)(nn.relu(x))
+                x = x + conv(features)(nn.relu(y))
+        return nn.relu(dense(256)(nn.relu(flatten(x))))
+
+
+def one_hot(observation: PyTree, observation_spec: PyTree) -> PyTree:
+    """The observation with discrete leaves (a DiscreteArray) as vectors [B, num_values]."""
+
+    def encode(spec, x):
+        if isinstance(spec, specs.DiscreteArray):
+            return jax.nn.one_hot(x, int(spec.num_values))
+        return x
+
+    return jax.tree.map(encode, observation_spec, observation)
+
+
+def to_float(image: jax.Array) -> jax.Array:
+    """float32 [B, H, W, C], bytes as 0 to 1."""
+    chex.assert_rank(image, 4)
+    scale = 255 if image.dtype == jnp.uint8 else 1
+    return image.astype(jnp.float32) / scale
+
+
+def flatten(x: jax.Array) -> jax.Array:
+    """float32 [B, F]"""
+    return x.reshape(x.shape[0], -1).astype(jnp.float32)
+
+
+def conv(features: int, size: int = 3, stride: int = 1, padding: str = "SAME") -> Conv:
+    return Conv(features, (size, size), (stride, stride), padding, fan_in_uniform)
+
+
+def dense(features: int, name: str | None = None) -> nn.Dense:
+    return nn.Dense(features, kernel_init=fan_in_uniform, name=name)

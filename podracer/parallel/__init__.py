@@ -1,0 +1,64 @@
+"""The only room that names a mesh, an axis, a sharding or another process.
+
+cores.py replicates programs, mesh.py says over which cores, arrays.py moves data between
+them, agreement.py compares what they share; cpu.py splits a CPU into virtual devices;
+hosts.py joins processes, watch.py ends them together.
+"""
+
+from podracer.parallel.agreement import check_shared, checked
+from podracer.parallel.arrays import (
+    by_host,
+    join,
+    like,
+    of_host,
+    on_device,
+    on_host,
+    split,
+    with_fresh,
+)
+from podracer.parallel.cores import (
+    AVERAGE,
+    BATCH,
+    LOCAL,
+    OPTIONAL,
+    REPLACEABLE,
+    SEQUENCE,
+    SHARED,
+    Average,
+    core_key,
+    largest_divisor,
+    over_cores,
+    over_members,
+)
+from podracer.parallel.cpu import use_cpu_cores
+from podracer.parallel.mesh import CORE, make_mesh, mesh_of, over_hosts
+
+__all__ = [
+    "AVERAGE",
+    "BATCH",
+    "CORE",
+    "LOCAL",
+    "OPTIONAL",
+    "REPLACEABLE",
+    "SEQUENCE",
+    "SHARED",
+    "Average",
+    "by_host",
+    "check_shared",
+    "checked",
+    "core_key",
+    "join",
+    "largest_divisor",
+    "like",
+    "make_mesh",
+    "mesh_of",
+    "of_host",
+    "on_device",
+    "on_host",
+    "over_cores",
+    "over_hosts",
+    "over_members",
+    "split",
+    "use_cpu_cores",
+    "with_fresh",
+]

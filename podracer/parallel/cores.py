@@ -1,0 +1,167 @@
+"""Programs replicated over cores (arXiv:2104.06272, Fig 2).
+
+`over_cores` replicates a program written for one core. One of five words says how an
+argument or a result is laid out over the cores:
+
+* SHARED: the same on every core, bit for bit;
+* BATCH: a batch, split over the cores along its first axis;
+* SEQUENCE: time first, split over the cores along its second axis, the batch;
+* LOCAL: a core's own; outside of the program it has a leading axis, one entry per core;
+* OPTIONAL: not part of programs; a state may lack it.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jax.sharding import Mesh, PartitionSpec
+
+from podracer.parallel.mesh import CORE
+
+MEMBER = "member"
+SHARED, BATCH, SEQUENCE, LOCAL = "shared", "batch", "sequence", "local"
+OPTIONAL = "optional"
+REPLACEABLE = LOCAL, OPTIONAL  # a fresh one may take its place in a resumed run
+SPECS = {
+    SHARED: PartitionSpec(),
+    BATCH: PartitionSpec(CORE),
+    SEQUENCE: PartitionSpec(None, CORE),
+    LOCAL: PartitionSpec(CORE),
+    OPTIONAL: PartitionSpec(),  # always empty inside programs
+}
+AXES = {BATCH: 0, SEQUENCE: 1}
+
+
+class Average(NamedTuple):
+    """The mean over the cores that run a program; the identity on a single core.
+
+    It tells agents *how* to average, never over *what*. `Average(None)` never averages: for
+    learners that must stay independent of one another, as in a population.
+    """
+
+    axis: str | None = CORE
+
+    @property
+    def cores(self) -> int:
+        """The number of cores that the mean is over."""
+        try:
+            return 1 if self.axis is None else jax.lax.axis_size(self.axis)
+        except NameError:  # not inside a replicated program
+            return 1
+
+    def __call__(self, tree: Any) -> Any:
+        """The mean of every leaf, in one collective: each would cost a CPU a rendezvous."""
+        if self.cores == 1:
+            return tree
+        flat, unravel = ravel_pytree(tree)
+        return unravel(jax.lax.pmean(flat, self.axis))
+
+    def total(self, tree: Any) -> Any:
+        """The sum of every leaf over the cores, in one collective."""
+        return jax.tree.map(lambda x: x * self.cores, self(tree))
+
+    def first(self, tree: Any) -> Any:
+        """The least of every leaf over the cores: a uint32 from 1, or 0 for none."""
+        if self.cores == 1:
+            return tree
+        flat, unravel = ravel_pytree(tree)
+        most = np.uint32(2**32 - 1)
+        late = jax.lax.pmax(jnp.where(flat > 0, most - flat, 0), self.axis)
+        return unravel(jnp.where(late > 0, most - late, 0))
+
+
+AVERAGE = Average()
+
+
+def core_key(key: jax.Array) -> jax.Array:
+    """A core's own key from a shared one, for shuffling on each core."""
+    try:
+        return jax.random.fold_in(key, jax.lax.axis_index(CORE))
+    except NameError:  # not inside a replicated program
+        return jax.random.fold_in(key, 0)
+
+
+def largest_divisor(number: int, most: int) -> int:
+    """The largest number up to `most` that divides `number`."""
+    return next(n for n in range(max(1, most), 0, -1) if number % n == 0)
+
+
+def over_cores(
+    function: Callable, mesh: Mesh, inputs: tuple, outputs: Any, donate: tuple = ()
+) -> Callable:
+    """`function`, compiled and replicated over the mesh's cores.
+
+    Args:
+      function: what one core computes from its share of the arguments.
+      mesh: the cores.
+      inputs: for each argument a word, or a tree of words that is its prefix.
+      outputs: likewise for the result.
+      donate: positions of the arguments whose memory the result may reuse.
+    """
+
+    # check_vma=False: with JAX's default, gradients of shared parameters arrive already
+    # summed over the cores, and averaging them makes them N times too large.
+    mapped = jax.shard_map(
+        _on_core(function, inputs, outputs),
+        mesh=mesh,
+        in_specs=jax.tree.map(SPECS.get, inputs),
+        out_specs=jax.tree.map(SPECS.get, outputs),
+        check_vma=False,
+    )
+    return jax.jit(mapped, donate_argnums=donate)
+
+
+def over_members(
+    function: Callable,
+    mesh: Mesh,
+    inputs: tuple,
+    outputs: Any,
+    own: tuple[bool, ...],
+    donate: tuple = (),
+) -> Callable:
+    """`function`, as on one core, for each of S members of a population.
+
+    The members are divided equally over the cores and are independent: there is no axis to
+    average over, and each computes what a run on one core computes.
+
+    Args:
+      function, inputs, outputs, donate: as for `over_cores`.
+      mesh: the cores; S is a multiple of their number.
+      own: for each argument, whether every member has its own: [S, ...].
+    """
+    members = jax.vmap(
+        _on_core(function, inputs, outputs), in_axes=[0 if x else None for x in own]
+    )
+    mapped = jax.shard_map(
+        members,
+        mesh=Mesh(mesh.devices, (MEMBER,)),
+        in_specs=tuple(PartitionSpec(MEMBER) if x else PartitionSpec() for x in own),
+        out_specs=PartitionSpec(MEMBER),
+        check_vma=False,
+    )
+    return jax.jit(mapped, donate_argnums=donate)
+
+
+def _on_core(function: Callable, inputs: tuple, outputs: Any) -> Callable:
+    """`function` of a core's share, whose LOCAL leaves have a leading axis of 1."""
+
+    def on_core(*arguments):
+        return _map_local(
+            lambda x: x[None],
+            outputs,
+            function(*_map_local(lambda x: x[0], inputs, arguments)),
+        )
+
+    return on_core
+
+
+def _map_local(change: Callable, layout: Any, tree: Any) -> Any:
+    """Applies `change` to the LOCAL leaves of `tree`."""
+    return jax.tree.map(
+        lambda word, part: jax.tree.map(change, part) if word == LOCAL else part,
+        layout,
+        tree,
+    )

@@ -1,0 +1,61 @@
+"""Virtual CPU devices, one for each core by default, and the threads that they need."""
+
+import os
+from collections.abc import Sequence
+
+import jax
+
+from podracer.errors import UserError, check_range
+
+THREADS, THREADS_PER_CORE = "PJRT_NPROC", 2  # of XLA's thread pool
+MOST_CPU_CORES = 256  # virtual devices; thousands would take minutes to start
+
+
+def cpu_cores(share: int) -> int:
+    """The number of virtual CPU devices: JAX_NUM_CPU_DEVICES if set (where several processes
+    share a machine), or the largest number of cores that divides `share`."""
+    asked = jax.config.jax_num_cpu_devices
+    return (
+        asked if asked > 0 else max(n for n in range(1, _all() + 1) if share % n == 0)
+    )
+
+
+def _all() -> int:
+    return os.cpu_count() or 1
+
+
+def use_cpu_cores(count: int | None = None, apart: bool = False) -> None:
+    """Splits a CPU into `count` virtual devices, by default one per core (`cpu_cores`).
+
+    `apart` is for programs without collectives, as a population's: see `check_threads`.
+    Raises UserError for an impossible number, or if JAX has already started with another
+    one: call it before anything is computed.
+    """
+    count = cpu_cores(0) if count is None else count
+    check_range("cores", count, 1, MOST_CPU_CORES)
+    if apart:
+        os.environ.setdefault(THREADS, str(THREADS_PER_CORE * count))
+    if jax.config.jax_num_cpu_devices != count:
+        try:
+            jax.config.update("jax_num_cpu_devices", count)
+        except RuntimeError:
+            raise UserError(
+                f"cores is {count}, but JAX has started with another number of CPU "
+                "cores: call use_cpu_cores before anything is computed"
+            ) from None
+
+
+def check_threads(devices: Sequence[jax.Device]) -> None:
+    """Raises UserError where XLA would deadlock: a waiting core blocks one of its threads.
+
+    On a CPU with as many threads as cores, programs without collectives deadlock on parts of
+    their own work (jaxlib 0.10.2: with 2 cores and 2 threads; never with 3 or more).
+    """
+    threads = int(os.environ.get(THREADS) or _all())
+    cores = len(devices) if devices[0].platform == "cpu" else 1
+    if 1 < cores > threads // THREADS_PER_CORE:
+        raise UserError(
+            f"cores is {cores}, for which {threads} threads are too few (they would "
+            f"deadlock): use cores=1, or set {THREADS}={THREADS_PER_CORE * cores} before "
+            "JAX starts, as parallel.use_cpu_cores(n, apart=True) does"
+        )

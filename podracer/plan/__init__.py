@@ -1,0 +1,1 @@
+"""Programs compiled but not run: memory, work and communication, also for a TPU."""

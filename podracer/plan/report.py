@@ -1,0 +1,105 @@
+"""A compiled program as lines of text: memory, work, communication."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from podracer.plan import compiled, hlo, tpu
+
+
+def line(program: compiled.Program) -> str:
+    """One line, for a program that runs once or does little."""
+    return (
+        f"{program.name}: compiled in {program.seconds:.1f} s, takes at most "
+        f"{compiled.size(program.memory.peak)}"
+    )
+
+
+def report(
+    program: compiled.Program, slice: tpu.Slice, each: str, steps: int, times: int = 1
+) -> list[str]:
+    """The lines on a program.
+
+    Args:
+      program: compiled for the cores of `slice`.
+      slice: `tpu.Slice`, whose clock and memory are known.
+      each: the unit of work: "an update".
+      steps: environment steps of a unit, over all cores that do it.
+      times: units in a call, of a program without a loop over updates of its own.
+    """
+    module = program.module
+    kept = ", ".join(program.kept[:4]) + (", ..." if program.kept[4:] else "")
+    held = program.memory._asdict()
+    peak = held.pop("peak")
+    rows = {
+        "compiled in": [f"{program.seconds:.1f} s"],
+        "memory": [
+            f"at most {compiled.size(peak)} of a core's {compiled.size(slice.memory)}",
+            ", ".join(f"{name} {compiled.size(x)}" for name, x in held.items()),
+        ],
+        "donated": [
+            f"{len(module.donated)} of {len(module.parameters)} arguments"
+            + (f", not {kept}" if kept else "")
+        ],
+        f"work, {each}": [
+            f"{program.flops / times / 1e9:.3g} GFLOP of products on each core",
+            f"{compiled.size(program.traffic / times)} to and from its memory",
+        ],
+        "collectives": [*collectives(module, each, times)] or ["none"],
+        "host transfers": [", ".join(module.host_transfers) or "none"],
+        "padding": [padding(module)],
+        "largest buffers": largest(module),
+    }
+    if slice.clock and program.cycles:
+        took = program.cycles / times / slice.clock
+        rows["estimate"] = [
+            f"{took * 1e3:.3g} ms {each}, {steps / took:.3g} environment steps/s in all:",
+            "the compiler's model of its kernels, not a measurement; it has no waiting,",
+            "for other cores or for environments",
+        ]
+    lines = [program.name]
+    for name, (first, *others) in rows.items():
+        lines += [f"  {name:<17} {first}", *(f"  {'':<17} {x}" for x in others)]
+    return lines
+
+
+def collectives(module: hlo.Module, each: str, times: int) -> Iterator[str]:
+    """Collective operations within an update and outside it: how often, how large."""
+    for inside, where in ((True, each), (False, "once a call")):
+        counts: Counter[str] = Counter()
+        for step in module.collectives:
+            if step.inside == inside:
+                carried = sum(x.logical for x in step.instruction.arrays)
+                counts[f"{step.instruction.opcode} of {compiled.size(carried)}"] += (
+                    step.times
+                )
+        if counts:
+            runs = times if inside else 1
+            yield f"{where}: {', '.join(f'{n / runs:g} {x}' for x, n in counts.items())}"
+
+
+def padding(module: hlo.Module) -> str:
+    """Memory that the arguments' tiled layouts add."""
+    held = [x for parameter in module.parameters for x in parameter.arrays]
+    logical, padded = sum(x.logical for x in held), sum(x.padded for x in held)
+    return f"arguments of {compiled.size(logical)} take {compiled.size(padded)}"
+
+
+def largest(module: hlo.Module, count: int = 4) -> list[str]:
+    """The largest buffers that kernels write to a core's main memory."""
+    found: dict[str, tuple[int, hlo.Array, str]] = {}
+    for step in module.kernels:
+        x = step.instruction
+        for array in x.arrays:
+            if hlo.VMEM not in array.space:
+                where = x.attribute(r'op_name="(?:[^"]*/)?([^"/]*)"') or x.opcode
+                found.setdefault(array.text, (array.padded, array, where))
+    rows = sorted(found.values(), key=lambda row: -row[0])[:count]
+    return [
+        f"{compiled.size(padded)} {array.text} {where}"
+        + (
+            f" ({padded / array.logical:.1f} x its elements)"
+            if padded > array.logical
+            else ""
+        )
+        for padded, array, where in rows
+    ]

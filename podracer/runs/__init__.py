@@ -1,0 +1,1 @@
+"""A run on disk: its folder, recording, plots, sinks, evaluation; lists of runs."""

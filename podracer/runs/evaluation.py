@@ -1,0 +1,171 @@
+"""Evaluation: the mean return over whole episodes, and its confidence interval."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import tyro
+
+from podracer import files, parallel
+from podracer.agent import Agent, LearnerState
+from podracer.errors import check_at_least_one
+from podracer.metrics import human
+
+CONFIDENCE = 0.95
+RESAMPLES = 2000
+
+
+class Evaluation(NamedTuple):
+    """One entry per episode."""
+
+    episode_return: np.ndarray  # [N] float32, undiscounted
+    episode_length: np.ndarray  # [N] int32, environment steps
+    finished: np.ndarray  # [N] bool, False where max_steps was reached first
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Plays episodes with a trained agent, prints their mean return and its 95 %
+    confidence interval, and writes both to evaluation.json in the run's folder."""
+
+    run: tyro.conf.Positional[Path | None] = None
+    """folder of the run"""
+    episodes: int = 100
+    """number of whole episodes to play"""
+    sampled: bool = False
+    """act with exploration, as in training; default: greedily"""
+    checkpoint: int | None = None
+    """number of updates of the checkpoint to play; default: the newest"""
+    max_steps: int = 100_000
+    """environment steps after which an episode is cut off"""
+    seed: int = 0
+    """random seed of environments and sampled actions"""
+
+    def __post_init__(self):
+        check_at_least_one(episodes=self.episodes, max_steps=self.max_steps)
+
+
+def interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Low and high end [N] of the 95 % confidence interval of the mean of [runs, N].
+
+    A percentile bootstrap over runs, or over episodes (Efron & Tibshirani 1993).
+    """
+    from scipy import stats  # slow to import
+
+    found = stats.bootstrap(
+        (values,),
+        np.mean,
+        axis=0,
+        confidence_level=CONFIDENCE,
+        n_resamples=RESAMPLES,
+        method="percentile",
+        rng=np.random.default_rng(0),  # equal runs give equal intervals
+        batch=100,
+    ).confidence_interval
+    return found.low, found.high
+
+
+def summary(evaluation: Evaluation) -> dict[str, float | None]:
+    """Means over the episodes, and the mean return's interval (None for one episode)."""
+    returns = np.asarray(evaluation.episode_return, float)
+    low, high = (None, None)
+    if len(returns) > 1:
+        low, high = (float(x[0]) for x in interval(returns[:, None]))
+    return {
+        "episodes": len(returns),
+        "episode_return": float(returns.mean()),
+        "low": low,
+        "high": high,
+        "episode_length": float(evaluation.episode_length.mean()),
+        "unfinished": int((~evaluation.finished).sum()),
+    }
+
+
+def keep(evaluation: Evaluation, config: Config, updates: int) -> str:
+    """Writes evaluation.json; returns a line that summarizes it."""
+    found = summary(evaluation)
+    returns = [float(x) for x in evaluation.episode_return]
+    config_used = dataclasses.asdict(config) | {
+        "run": str(config.run),
+        "checkpoint": updates,
+    }
+    with (
+        files.writing(config.run),
+        files.atomic(config.run / "evaluation.json") as temporary,
+    ):
+        temporary.write_text(
+            json.dumps(found | {"asked": config_used, "returns": returns}, indent=1)
+        )
+    line = f"mean return {human(found['episode_return'])}"
+    if found["low"] is not None:
+        line += f" ({human(found['low'])} to {human(found['high'])}, 95 %)"
+    line += (
+        f" over {config.episodes} episodes of {human(found['episode_length'])} steps, "
+        f"{'sampled' if config.sampled else 'greedy'}, after {updates} updates"
+    )
+    if found["unfinished"]:
+        line += f"; {found['unfinished']} unfinished after {config.max_steps} steps"
+    return line
+
+
+@dataclasses.dataclass(frozen=True)
+class During:
+    """Evaluation during training, in separate environments."""
+
+    steps: int | None = None
+    """environment steps between two evaluations; default: no evaluation"""
+    episodes: int = 32
+    """number of whole episodes in each, played without exploration"""
+
+    def __post_init__(self):
+        check_at_least_one(steps=self.steps or 1, episodes=self.episodes)
+
+
+def acting(agent: Agent, learner: LearnerState, device: jax.Device) -> Any:
+    """The actor parameters of a learner, on one device: one host can play alone."""
+    shared = parallel.on_device(learner.shared, device)
+    return agent.actor_params(LearnerState(shared, learner.local))
+
+
+class Evaluator:
+    """Adds an evaluation to the rows of a run where one is due.
+
+    Args:
+      config: when, and how many episodes.
+      play: (state, episodes) -> Evaluation.
+      steps: environment steps done before the first row.
+    """
+
+    def __init__(
+        self, config: During, play: Callable[[Any, int], Evaluation], steps: int
+    ):
+        self._config, self._play, self._steps = config, play, steps
+
+    def __call__(self, state: Any, row: dict[str, float]) -> dict[str, float]:
+        """The row with the metrics evaluation_* of `metrics.VOCABULARY`."""
+        every = self._config.steps
+        if every is None:
+            return row
+        due = row["steps"] // every > self._steps // every
+        self._steps = row["steps"]
+        if not due:
+            return row | _row(0, math.nan, math.nan, math.nan)
+        found = summary(self._play(state, self._config.episodes))
+        low, high = (
+            math.nan if x is None else x for x in (found["low"], found["high"])
+        )
+        return row | _row(found["episodes"], found["episode_return"], low, high)
+
+
+def _row(episodes: int, mean: float, low: float, high: float) -> dict[str, float]:
+    return {
+        "evaluation_episodes": episodes,
+        "evaluation_return": mean,
+        "evaluation_low": low,
+        "evaluation_high": high,
+    }

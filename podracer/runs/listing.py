@@ -1,0 +1,153 @@
+"""Many runs: finding them, listing them, and reading their curves."""
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from podracer import metrics
+from podracer.errors import UserError, nearest
+from podracer.metrics import human
+from podracer.runs import run_folder
+
+COLUMNS = ("run", "state", "agent", "env", "seed", "steps", "return", "age")
+ABSENT = "-"
+
+
+class Run(NamedTuple):
+    """A run folder and its configuration."""
+
+    folder: Path
+    config: dict[str, Any]  # agent, env: names; train: the command's configuration
+    problem: str | None = None  # why there is no configuration
+
+
+def find(folders: Sequence[str | Path]) -> list[Run]:
+    """The runs in these folders: each is a run, or contains runs.
+
+    Those with a damaged configuration are named and left out. Raises UserError for a
+    folder without a run.
+    """
+    runs = []
+    for folder in map(Path, folders):
+        inside = find_all(folder)
+        if not inside:
+            raise UserError(
+                f"{folder}: holds no run; train one, or name another folder"
+            )
+        runs += inside
+    for run in runs:
+        if run.problem:
+            print(f"{run.problem}; left out")
+    return [run for run in runs if not run.problem]
+
+
+def find_all(folder: Path) -> list[Run]:
+    """The runs in a folder, or the run that it is, with those that are damaged.
+
+    Raises UserError if it is neither a folder nor a run.
+    """
+    if (folder / run_folder.CONFIG).exists() or not folder.is_dir():
+        return [Run(folder, run_folder.load_config(folder)["config"])]
+    places = ("*", "*/*")  # runs trained in one program share a folder
+    return [
+        _run(path.parent)
+        for path in sorted(
+            x for place in places for x in folder.glob(f"{place}/{run_folder.CONFIG}")
+        )
+    ]
+
+
+def _run(folder: Path) -> Run:
+    try:
+        return Run(folder, run_folder.load_config(folder)["config"])
+    except UserError as error:
+        return Run(folder, {}, str(error))
+
+
+def field(run: Run, name: str) -> Any:
+    """A value of a run's configuration: `agent`, `seed`, `agent.learning_rate`, ...
+
+    Raises UserError for an unknown field.
+    """
+    fields = dict(_flat(run.config.get("train", {})))
+    fields |= {name: x for name, x in run.config.items() if name != "train"}
+    try:
+        return fields[name.replace("-", "_")]
+    except KeyError:
+        raise UserError(
+            f"{run.folder}: its configuration has no {name!r}{nearest(name, fields)}"
+        ) from None
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def points(run: Run, x: str, y: str) -> np.ndarray:
+    """[x, y, weight] of each row that has a value of y, as a [N, 3] array.
+
+    Args:
+      run: the run to read.
+      x: "steps", or "seconds" of training without compilation.
+      y: a metric of `podracer.metrics`.
+
+    Raises:
+      UserError: the rows cannot be read.
+    """
+    path = run.folder / run_folder.METRICS
+    if not path.exists():
+        return np.empty((0, 3))
+    try:
+        return to_points(metrics.read(path, print), x, y)
+    except OSError as error:
+        raise UserError(f"{path}: cannot read: {error.strerror}") from error
+
+
+def to_points(rows, x: str, y: str) -> np.ndarray:
+    """The same for rows in memory."""
+    found, seconds = [], 0.0
+    for row in rows:
+        seconds += row.get("seconds") or 0.0
+        value = row.get(y)
+        if value is not None and np.isfinite(value):
+            weight = max(row.get(metrics.WEIGHT.get(y)) or 1, 1e-9)
+            found.append((seconds if x == "seconds" else row["steps"], value, weight))
+    return np.array(found, float).reshape(-1, 3)
+
+
+def table(runs: Sequence[Run]) -> list[tuple[str, ...]]:
+    """One line of COLUMNS per run, oldest first."""
+    states = [run_folder.load_state(run.folder) for run in runs]
+    pairs = sorted(zip(states, runs), key=lambda pair: pair[0].get("started", 0))
+    return [_line(run, state) for state, run in pairs]
+
+
+def _line(run: Run, state: dict[str, Any]) -> tuple[str, ...]:
+    try:
+        last = metrics.last(run.folder / run_folder.METRICS)
+    except OSError:
+        last = {}  # a run that cannot be read must not hide the others
+    numbers = (last.get(name) for name in ("steps", "episode_return"))
+    return (
+        str(run.folder),
+        "damaged" if run.problem else state.get("state", "unknown"),
+        *(str(run.config.get(name, ABSENT)) for name in ("agent", "env")),
+        str(run.config.get("train", {}).get("seed", ABSENT)),
+        *(ABSENT if x is None else human(x) for x in numbers),
+        _age(time.time() - state["started"]) if "started" in state else ABSENT,
+    )
+
+
+def _age(seconds: float) -> str:
+    """A duration as one number and its unit: 12s, 5m, 3h, 8d."""
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:.0f}s"

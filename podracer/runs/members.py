@@ -1,0 +1,169 @@
+"""The runs of one program: each has its own folder, as if it had been trained alone."""
+
+import contextlib
+import dataclasses
+import itertools
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from podracer import command, metrics
+from podracer.checkpoints.checkpoint import Checkpoints
+from podracer.errors import UserError
+from podracer.runs import run, run_folder
+from podracer.runs.listing import to_points
+from podracer.runs.progress import Progress
+from podracer.runs.sinks import Sinks
+
+
+class Member(NamedTuple):
+    """One of the runs."""
+
+    name: str  # of its folder
+    seed: int
+    numbers: dict[str, float]  # swept hyperparameters of its agent
+    config: Any  # the command's, as if it ran alone
+
+
+def choose(config: Any) -> list[Member]:
+    """Every seed with every combination of the swept values. Raises UserError.
+
+    Args:
+      config: a command's, with `seed`, `seeds`, `sweep`, `agent`, `cores` and `keep`.
+    """
+    fields = [_sweep(config.agent, text) for text in config.sweep]
+    names = [name for name, _ in fields]
+    members = []
+    for values in itertools.product(*(values for _, values in fields)):
+        numbers = dict(zip(names, values, strict=True))
+        agent = dataclasses.replace(config.agent, **numbers)
+        swept = "".join(
+            f"{name.replace('_', '-')}-{x:g}-" for name, x in numbers.items()
+        )
+        for seed in range(config.seed, config.seed + config.seeds):
+            alone = dataclasses.replace(
+                config, agent=agent, seed=seed, seeds=1, sweep=(), cores=1
+            )
+            members.append(Member(f"{swept}seed-{seed}", seed, numbers, alone))
+    return members
+
+
+def _sweep(agent: Any, text: str) -> tuple[str, list[float]]:
+    """`learning-rate=1e-3,3e-3` as the field and its values."""
+    flag, _, values = text.removeprefix("agent.").partition("=")
+    name = flag.replace("-", "_")
+    floats = [f.name for f in dataclasses.fields(agent) if f.type in (float, "float")]
+    if name not in floats:
+        raise UserError(
+            f"sweep is {text!r}; it must be FIELD=VALUE,VALUE with one of the agent's "
+            f"hyperparameters: {', '.join(x.replace('_', '-') for x in floats)}"
+        )
+    try:
+        return name, [float(x) for x in values.split(",")]
+    except ValueError:
+        raise UserError(
+            f"sweep is {text!r}; {values!r} must be numbers, separated by commas"
+        ) from None
+
+
+def keep(
+    start: Callable[..., Generator[tuple[Any, list[dict[str, float]] | None]]],
+    one: Callable[[Any, int], Any],
+    members: Sequence[Member],
+    config: Any,
+    **about: Any,
+) -> Path:
+    """Trains all of them; returns the folder that holds a folder of each.
+
+    Args:
+      start: (stopped) -> the training loop, as `anakin.population.train`.
+      one: (state, number) -> a run's own state.
+      members: the runs.
+      config: the command's, with `total_steps` and `keep`.
+      **about: as for `run.keep`.
+    """
+    options, title = config.keep, f"{about['agent']} on {about['env']}"
+    with command.stopping() as stopped, contextlib.ExitStack() as stack:
+        for m in members:  # all of them, before anything is compiled or written
+            folder = options.run / m.name if options.run else None
+            run.check_startable(folder, options.overwrite)
+        updates = stack.enter_context(contextlib.closing(start(stopped=stopped)))
+        base = options.run or run_folder.fresh(run.name_of(about))
+        folders = [_folder(stack, base / m.name, m, options, about) for m in members]
+        sinks = [
+            stack.enter_context(Sinks(folder, config.total_steps, options.sinks))
+            for folder in folders
+        ]
+        checkpoints = [
+            stack.enter_context(
+                Checkpoints(folder / run_folder.CHECKPOINTS, options.checkpoint)
+            )
+            for folder in folders
+        ]
+        stack.callback(_draw, base, folders, title)
+        progress = Progress(config.total_steps, title, options.quiet)
+        stack.enter_context(progress)
+        if not options.quiet:
+            print(f"{title}: {len(members)} runs, recorded in {base}")
+        state, rows = None, None
+
+        def save() -> None:
+            for number, place in enumerate(checkpoints):
+                place.save(one(state, number), rows and rows[number])
+
+        for state, rows in updates:
+            for sink, row in zip(sinks, rows or (), strict=False):
+                sink.write(row)
+            if rows:
+                progress.update(_together(rows))
+            if any(c.is_due(rows and rows[0]) for c in checkpoints):
+                save()
+        if state is not None:
+            save()
+    return base
+
+
+def _folder(
+    stack: contextlib.ExitStack, path: Path, member: Member, options: Any, about: Any
+) -> Path:
+    """Creates a run's folder and locks it until the end."""
+    folder = run_folder.create(
+        path, about | {"train": member.config}, options.overwrite
+    )
+    stack.enter_context(run_folder.held(folder))
+
+    def finished() -> bool:
+        return run_folder.is_finished(folder, member.config.total_steps)
+
+    stack.enter_context(run_folder.keep_state(folder, finished))
+    return folder
+
+
+def _together(rows: Sequence[dict[str, float]]) -> dict[str, float]:
+    """The row that the progress shows: mean return, and steps per second in total."""
+    returns = [row["episode_return"] for row in rows]
+    known = [x for x in returns if np.isfinite(x)]
+    return rows[0] | {
+        "episode_return": float(np.mean(known)) if known else float("nan"),
+        "steps_per_second": sum(row["steps_per_second"] for row in rows),
+    }
+
+
+def _draw(base: Path, folders: Sequence[Path], title: str) -> None:
+    """Draws a curve of each run, and one of all: the mean with its interval."""
+    from podracer.runs import plot  # matplotlib is slow to import
+
+    groups: dict[str, list[np.ndarray]] = {}
+    for folder in folders:
+        rows = [*metrics.read(folder / run_folder.METRICS)]
+        plot.save(
+            plot.curve(rows, f"{title}, {folder.name}"), folder / run_folder.CURVE
+        )
+        points = to_points(rows, "steps", "episode_return")
+        if len(points):
+            group = folder.name.rpartition("seed-")[0].rstrip("-") or title
+            groups.setdefault(group, []).append(points)
+    if groups:
+        plot.save(plot.compare(groups), base / run_folder.CURVE)

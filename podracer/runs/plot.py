@@ -1,0 +1,162 @@
+"""Learning curves of one run, or of groups of runs with confidence intervals."""
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from podracer.files import atomic
+from podracer.metrics import VOCABULARY, Recent, human
+from podracer.runs.evaluation import interval
+from podracer.runs.listing import to_points
+
+COLORS = ("#1f6fb4", "#d1601f", "#2f8f4e", "#8a4fb0", "#b8860b", "#c2407a", "#4d4d4d")
+STYLES = ("-", "--", ":", "-.")  # for more groups than colours
+SMOOTH = 0.05  # share of the curve that each point of the smoothed line averages
+MOST_POINTS = 2000
+MEAN_POINTS = 300  # in the mean curve of several runs
+
+
+class Picture(Figure):
+    """A figure that a notebook displays even if pyplot is not set up there."""
+
+    def _repr_png_(self) -> bytes:
+        png = io.BytesIO()
+        self.savefig(png, format="png")
+        return png.getvalue()
+
+
+def curve(rows: Iterable[Mapping[str, float | None]], title: str = "") -> Picture:
+    """Draws the rows of a `metrics.jsonl`, or those that `train` has yielded so far.
+
+    In a notebook, `display(curve(rows), clear=True)` in the loop draws a live curve.
+    """
+    return compare({title: [to_points(rows, "steps", "episode_return")]})
+
+
+def compare(
+    groups: Mapping[str, Sequence[np.ndarray]],
+    x: str = "steps",
+    y: str = "episode_return",
+) -> Picture:
+    """Draws the mean curve of each group of runs, and its 95 % confidence interval.
+
+    The interval is a percentile bootstrap over the runs (Efron & Tibshirani 1993). The
+    mean of a group ends with its shortest run: beyond, it would be over fewer runs.
+
+    Args:
+      groups: for each name, its runs' points [N, 3]: x, y and the weight of y.
+      x: "steps" or "seconds".
+      y: a metric of `podracer.metrics`.
+    """
+    picture = Picture(figsize=(7, 4), dpi=150, layout="constrained")
+    axes = picture.add_subplot()
+    axes.set(xlabel=_label(x), ylabel=_label(y))
+    axes.xaxis.set_major_formatter(lambda number, _: human(number))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+    for number, (name, runs) in enumerate(groups.items()):
+        look = {
+            "color": COLORS[number % len(COLORS)],
+            "linestyle": STYLES[number // len(COLORS) % len(STYLES)],
+        }
+        runs = [points for points in runs if len(points)]
+        end = (
+            _mean_return(runs[0]) if len(runs) == 1 and y == "episode_return" else None
+        )
+        _draw(axes, [_thin(points) for points in runs], name, look, end)
+    if not axes.lines:
+        axes.set(xticks=[], yticks=[])
+        nothing = "no episode has finished" if y == "episode_return" else f"no {y} yet"
+        axes.text(0.5, 0.5, nothing, ha="center", transform=axes.transAxes)
+    if len(groups) > 1:
+        axes.legend(frameon=False, fontsize="small")
+    else:
+        axes.set_title(*groups)
+        _name_the_end(axes)
+    return picture
+
+
+def save(picture: Figure, path: str | Path, format: str = "png") -> None:
+    """Writes the picture atomically. Raises UserError if it cannot."""
+    with atomic(Path(path)) as temporary:
+        picture.savefig(temporary, format=format)
+
+
+def _mean_return(points: np.ndarray) -> float:
+    """Of a run's last episodes, as the run itself prints it."""
+    rows = ({"episodes": n, "episode_return": value} for _, value, n in points)
+    return Recent(rows).mean_return()
+
+
+def _draw(
+    axes: Axes, runs: list[np.ndarray], name: str, look: dict, end: float | None
+) -> None:
+    """Draws a group of runs; `end`, or else the mean curve's end, is its label."""
+    if not runs:
+        return
+    if len(runs) == 1:
+        (points,) = runs
+        x, mean = points[:, 0], _smooth(points[:, 1], points[:, 2])
+        axes.plot(*points[:, :2].T, color=look["color"], alpha=0.3, linewidth=1)
+    else:
+        x, values = on_one_axis(runs)
+        mean = values.mean(0)
+        axes.fill_between(x, *interval(values), color=look["color"], alpha=0.2, lw=0)
+        name = f"{name}, {len(runs)} runs"
+    end = mean[-1] if end is None else end
+    axes.plot(x, mean, linewidth=2, label=f"{name}: {human(end)}", **look)
+    axes.plot(x[-1], end, "o", color=look["color"])
+
+
+def _name_the_end(axes: Axes) -> None:
+    """Labels the end of the curve, if there is one, with its last value."""
+    for line in axes.lines[-1:]:
+        ((x, y),) = line.get_xydata()
+        axes.annotate(
+            human(y),
+            (x, y),
+            xytext=(8, 0),
+            textcoords="offset points",
+            va="center",
+            color=line.get_color(),
+        )
+
+
+def on_one_axis(runs: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """x [N] over the range common to all runs, and their smoothed y there, [runs, N]."""
+    last = min(points[-1, 0] for points in runs)
+    first = min(last, max(points[0, 0] for points in runs))
+    x = np.linspace(first, last, MEAN_POINTS)
+    smooth = [(p[:, 0], _smooth(p[:, 1], p[:, 2])) for p in runs]
+    return x, np.stack([np.interp(x, *line) for line in smooth])
+
+
+def _label(name: str) -> str:
+    if name == "steps":
+        return "environment steps"
+    if name == "seconds":
+        return "seconds of training"
+    if name == "episode_return":
+        return "mean return of finished episodes"
+    unit = VOCABULARY[name][0]
+    return f"{name} ({unit})" if unit else name
+
+
+def _thin(points: np.ndarray) -> np.ndarray:
+    """At most MOST_POINTS points: matplotlib fails on a noisy line of a million."""
+    chunks = np.array_split(points, min(len(points), MOST_POINTS))
+    x = [chunk[-1, 0] for chunk in chunks]
+    y = [np.average(chunk[:, 1], weights=chunk[:, 2]) for chunk in chunks]
+    weights = [chunk[:, 2].sum() for chunk in chunks]
+    return np.stack([x, y, weights], axis=1)
+
+
+def _smooth(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The weighted mean in a window around each point."""
+    window = np.ones(2 * int(len(values) * SMOOTH / 2) + 1)
+    mean = [np.convolve(x, window, "same") for x in (values * weights, weights)]
+    return mean[0] / mean[1]

@@ -1,0 +1,280 @@
+"""The folder of a run: its files, and how it is created, locked and read."""
+
+import contextlib
+import dataclasses
+import fcntl
+import importlib.metadata
+import itertools
+import json
+import os
+import platform
+import secrets
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from podracer import metrics
+from podracer.errors import UserError
+from podracer.files import atomic, writing
+from podracer.parallel import hosts
+
+CONFIG = "config.json"
+METRICS = "metrics.jsonl"
+CURVE = "curve.png"
+CHECKPOINTS = "checkpoints"
+STATE = "state.json"
+TENSORBOARD = "tensorboard"
+WANDB = "wandb"
+PROFILE = "profile"
+LOCK, HOSTS = ".lock", ".hosts"
+STATES = ("running", "finished", "stopped", "failed")
+NEVER = 2**40  # seconds since 1970, which no run has started at
+SEEN_SECONDS = 30.0  # limit for a file of one host to be seen by the others
+# Everything that a run may write.
+CONTENTS = (CONFIG, METRICS, CURVE, CHECKPOINTS, STATE, TENSORBOARD, WANDB, PROFILE)
+
+
+def create(
+    path: str | Path | None, config: Any, overwrite: bool = False, name: str = "run"
+) -> Path:
+    """Creates the folder of a new run and writes its `config.json`.
+
+    Without a path it is a new `runs/<name>-<time>`. `config` is made of dictionaries,
+    dataclasses and plain values. Raises UserError, and changes nothing, if it
+    cannot write, or if the folder holds a run and `overwrite` is not set.
+    """
+    text = _description(config)
+    with writing(path or "runs"), contextlib.ExitStack() as undo:
+        folder = fresh(name) if path is None else Path(path)
+        if path is None or not folder.is_dir():
+            folder.mkdir(parents=True, exist_ok=path is None)
+            undo.callback(folder.rmdir)
+        check_free(folder, overwrite)
+        with atomic(folder / CONFIG) as temporary:
+            temporary.write_text(
+                text
+            )  # first, so that a full disk does not cost the old run
+            for content in CONTENTS:
+                _remove(folder / content)
+        undo.pop_all()
+    return folder
+
+
+def fresh(name: str) -> Path:
+    """A new folder; two runs started in the same second get different ones."""
+    stem = f"{name.replace('/', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"
+    for number in itertools.count(1):
+        folder = Path("runs", stem if number == 1 else f"{stem}-{number}")
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            return folder
+    raise AssertionError("unreachable")
+
+
+def rewrite_config(folder: str | Path, config: Any) -> None:
+    """Replaces the configuration, command and versions of a run that is resumed."""
+    text = _description(config)
+    with atomic(Path(folder) / CONFIG) as temporary:
+        temporary.write_text(text)
+
+
+def versions() -> dict[str, str]:
+    """The versions of Python and of the packages that results depend on."""
+    packages = {package: _version(package) for package in ("podracer", "jax", "jaxlib")}
+    return {"python": platform.python_version()} | packages
+
+
+def load_config(folder: str | Path, *needed: str) -> dict[str, Any]:
+    """The contents of `config.json`: "command", "versions" and "config".
+
+    Raises UserError if there is no run, `config.json` is damaged, or "config" lacks one
+    of the fields `needed`.
+    """
+    path = Path(folder) / CONFIG
+    try:
+        description = json.loads(path.read_text())
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; not a run?") from None
+    except (ValueError, RecursionError):
+        raise UserError(f"{path}: damaged, or not JSON") from None
+    if problem := _problem(description, needed):
+        raise UserError(
+            f"{path}: damaged, or not the configuration of a run ({problem})"
+        )
+    return description
+
+
+# The types in `config.json`, and of the fields that "config" may have.
+DESCRIPTION = {"command": str, "versions": dict, "config": dict}
+OF_CONFIG = {"agent": str, "env": str, "train": dict}
+OF_CONFIG |= {"specs": (dict, type(None)), "network": (str, type(None))}
+
+
+def _problem(description: Any, needed: Sequence[str]) -> str | None:
+    if not isinstance(description, dict):
+        return "no object"
+    if missing := DESCRIPTION.keys() - description.keys():
+        return f"without {min(missing)!r}"
+    for fields, types in (
+        (description, DESCRIPTION),
+        (description["config"], OF_CONFIG),
+    ):
+        for name in types.keys() & fields.keys():
+            if not isinstance(fields[name], types[name]):
+                return f"{name} is {_short(fields[name])}"
+    config = description["config"]
+    if missing := {*needed} - config.keys():
+        return f"without {min(missing)!r}"
+    seed = config.get("train", {}).get("seed", 0)
+    return None if type(seed) is int else f"seed is {_short(seed)}"
+
+
+def _short(value: Any) -> str:
+    return f"{json.dumps(value):.40}"
+
+
+@contextlib.contextmanager
+def held(folder: str | Path) -> Iterator[None]:
+    """Locks a run against other processes that would write it.
+
+    The lock ends with the process, however that ends. Raises UserError if another process
+    has it.
+    """
+    with writing(folder), open(Path(folder) / LOCK, "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f"{folder}: another process is writing this run; wait for it or stop it"
+            ) from None
+        except OSError:  # a file system without locks
+            pass
+        yield
+
+
+def check_shared(folder: Path) -> None:
+    """Raises UserError on a host that does not see the folder that host 0 writes."""
+    if hosts.number_of() == 1:
+        return
+    path = folder / HOSTS
+
+    def mark() -> str:
+        text = secrets.token_hex(8)
+        with writing(path):
+            path.write_text(text)
+        return text
+
+    mark, deadline = hosts.lead(mark), time.monotonic() + SEEN_SECONDS
+    while not path.is_file() or path.read_text() != mark:
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"{folder}: host {hosts.this()} does not see what host 0 writes there: "
+                "--run must name a folder that all hosts share, as a mounted bucket or NFS"
+            )
+        time.sleep(0.1)
+
+
+def is_held(folder: str | Path) -> bool:
+    """Whether a process is writing the run."""
+    try:
+        with open(Path(folder) / LOCK) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # never held, or a file system without locks
+        pass
+    return False
+
+
+@contextlib.contextmanager
+def keep_state(folder: Path, finished: Callable[[], bool]) -> Iterator[None]:
+    """Maintains `state.json`: host, process and start of the run, and how it ended."""
+    started = load_state(folder).get("started") or time.time()
+    process = {"host": platform.node(), "pid": os.getpid(), "started": started}
+
+    def write(state: str, **more: str) -> None:
+        with atomic(folder / STATE) as temporary:
+            temporary.write_text(json.dumps({"state": state} | process | more) + "\n")
+
+    write("running")
+    try:
+        yield
+        state, error = "finished" if finished() else "stopped", None
+    except Exception as exception:
+        state, error = "failed", exception
+        raise
+    except BaseException:  # Ctrl-C
+        state, error = "stopped", None
+        raise
+    finally:
+        with contextlib.suppress(UserError):  # the first error is the one to report
+            write(state, **({"error": f"{error}"} if error else {}))
+
+
+def is_finished(folder: Path, total_steps: int) -> bool:
+    """Whether a run's metrics have reached its last environment step."""
+    return metrics.last(folder / METRICS).get("steps", 0) >= total_steps
+
+
+def load_state(folder: Path) -> dict[str, Any]:
+    """What `keep_state` wrote, but "stopped" if the process died; empty if damaged."""
+    try:
+        state = json.loads((folder / STATE).read_text())
+        started = state.get("started", 0)
+        known = state["state"] in STATES and type(started) in (int, float)
+    except (OSError, ValueError, RecursionError, TypeError, KeyError, AttributeError):
+        return {}
+    if not known or not 0 <= started < NEVER:
+        return {}
+    died = state["state"] == "running" and not is_held(folder)
+    return state | {"state": "stopped"} if died else state
+
+
+def check_free(folder: Path, overwrite: bool) -> None:
+    """Raises UserError if the folder holds a run, unless it may be overwritten."""
+    if not any((folder / content).exists() for content in CONTENTS):
+        return
+    if not overwrite:
+        raise UserError(
+            f"{folder}: holds a run already; choose another folder, or --overwrite"
+        )
+    load_config(folder)  # never remove files that no run wrote
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _description(config: Any) -> str:
+    """The text of `config.json`."""
+    description = {
+        "command": shlex.join([_program(), *sys.argv[1:]]),
+        "versions": versions(),
+        "config": config,
+    }
+    return json.dumps(description, indent=2, default=_plain) + "\n"
+
+
+def _program() -> str:
+    path = Path(sys.argv[0])
+    return path.parent.name if path.name == "__main__.py" else path.name
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _plain(value: Any) -> Any:
+    """For JSON: a dataclass as a dictionary, anything else as text."""
+    is_config = dataclasses.is_dataclass(value) and not isinstance(value, type)
+    return dataclasses.asdict(value) if is_config else str(value)

@@ -1,0 +1,214 @@
+"""Runs of a script or notebook: what the commands record, for any training loop."""
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from podracer.agent import Agent
+from podracer.checkpoints.checkpoint import Config as Checkpoint
+from podracer.errors import UserError
+from podracer.parallel import hosts
+from podracer.runs import evaluation, recording, run, run_folder, sinks
+
+FREE = ("cores", "total_steps")  # what a resumed run may change
+PLAIN = (bool, int, float, str, type(None))  # options that config.json keeps
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """What `config.json` keeps of a run of a script."""
+
+    script: str
+    total_steps: int
+    seed: int
+    options: dict[str, Any]  # of the training loop
+    keep: run.Keep
+
+
+def record(
+    train: Callable[..., recording.Updates],
+    agent: Agent,
+    environment: Any,
+    *,
+    total_steps: int,
+    seed: int = 0,
+    run: str | Path | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    allow_changes: bool = False,
+    checkpoint_minutes: float = 10.0,
+    checkpoint_steps: int | None = None,
+    checkpoint_keep: int = 3,
+    evaluate: Callable[..., evaluation.Evaluation] | None = None,
+    evaluate_steps: int | None = None,
+    evaluate_episodes: int = 32,
+    tensorboard: bool = False,
+    wandb: str | None = None,
+    quiet: bool = False,
+    agent_name: str | None = None,
+    env_name: str | None = None,
+    **options: Any,
+) -> recording.Updates:
+    """`train(agent, environment, ...)`, recorded as `anakin train` records a run.
+
+    A generator of what `train` yields. It keeps a run folder with the configuration,
+    metrics, curve and checkpoints, and shows the progress. SIGTERM and Ctrl-C write a
+    checkpoint before the loop ends, and so does a `break`. `podracer.load(run,
+    agent=agent)` acts with the result; `podracer runs` and `podracer plot` know it.
+
+    Args:
+      train: `anakin.train` or `sebulba.train`.
+      agent: any agent.
+      environment: what `train` takes: an environment, or what makes them.
+      total_steps: environment steps of the run.
+      seed: of the run, as for `train`.
+      run: its folder; default: a new one under runs/.
+      resume: continue the run in that folder from its newest checkpoint, if it has one,
+        so that the same script starts a run and continues it.
+      overwrite: remove a run that is in the folder.
+      allow_changes: resume although options of `train` differ.
+      checkpoint_minutes: between two checkpoints; one more is written at the end.
+      checkpoint_steps: environment steps between two, in addition.
+      checkpoint_keep: number of newest checkpoints to keep, besides the best one.
+      evaluate: (agent, actor parameters, environment, episodes=N) -> Evaluation, as
+        `anakin.evaluate`.
+      evaluate_steps: environment steps between two evaluations; default: none.
+      evaluate_episodes: number of episodes in each.
+      tensorboard: write the metrics for TensorBoard too.
+      wandb: project of Weights & Biases that is sent the metrics too.
+      quiet: print nothing but errors.
+      agent_name: for lists and plots; default: the module of the agent.
+      env_name: likewise; default: the class of the environment.
+      **options: of `train`: batch_size, unroll_length, ...
+
+    Raises:
+      UserError: the folder holds a run and neither `resume` nor `overwrite` is set, it
+        was configured otherwise, or the disk refuses.
+    """
+    if evaluate_steps is not None and evaluate is None:
+        raise UserError(
+            "evaluate_steps is set but evaluate is not: give evaluate=anakin.evaluate"
+        )
+    if resume and run is None:
+        raise UserError("resume is set but run is not: name the folder of the run")
+    keep = _keep(run, resume, overwrite)
+    config = Config(
+        script=_script(),
+        total_steps=total_steps,
+        seed=seed,
+        options={x: v for x, v in options.items() if isinstance(v, PLAIN)},
+        keep=dataclasses.replace(
+            keep,
+            checkpoint=Checkpoint(
+                checkpoint_minutes, checkpoint_steps, checkpoint_keep
+            ),
+            evaluate=evaluation.During(evaluate_steps, evaluate_episodes),
+            sinks=sinks.Config(tensorboard, wandb),
+            quiet=quiet,
+        ),
+    )
+    if keep.resume is not None and not allow_changes:
+        _refuse_changes(keep.resume, config)
+    specs: dict[str, Any] = {}
+
+    def start(**of_run: Any) -> recording.Updates:
+        return train(
+            agent,
+            _noting(environment, specs),
+            total_steps=total_steps,
+            seed=seed,
+            **options,
+            **of_run,
+        )
+
+    def play(state: Any, episodes: int) -> evaluation.Evaluation:
+        params = evaluation.acting(agent, state.learner, jax.local_devices()[0])
+        return evaluate(agent, params, environment, episodes=episodes)
+
+    return _recorded(
+        start,
+        config,
+        play,
+        agent=agent_name or _module(agent),
+        env=env_name or _name(environment),
+        specs=specs,
+    )
+
+
+def _recorded(start: Callable, config: Config, play: Callable, **about: Any):
+    with run.opened(start, config, play, **about) as (_, updates):
+        yield from updates
+
+
+def _keep(folder: str | Path | None, resume: bool, overwrite: bool) -> run.Keep:
+    """Where the run is kept: a resumed one has a checkpoint."""
+
+    def has_checkpoint() -> bool:
+        return any(Path(folder).glob(f"{run_folder.CHECKPOINTS}/[0-9]*"))
+
+    if resume and hosts.lead(has_checkpoint):
+        return run.Keep(resume=Path(folder))
+    # A run of this script that was killed before its first checkpoint starts again.
+    begun = resume and hosts.lead(lambda: _is_begun(Path(folder)))
+    return run.Keep(run=folder and Path(folder), overwrite=overwrite or begun)
+
+
+def _is_begun(folder: Path) -> bool:
+    """Whether this script has begun a run there, and not finished it."""
+    if not (folder / run_folder.CONFIG).exists():
+        return False
+    train = run_folder.load_config(folder)["config"].get("train", {})
+    finished = run_folder.load_state(folder).get("state") == "finished"
+    return train.get("script") == _script() and not finished
+
+
+def _script() -> str:
+    return Path(sys.argv[0]).name or "notebook"
+
+
+def _refuse_changes(folder: Path, config: Config) -> None:
+    """Raises UserError where the script gives `train` other options than before."""
+    before = run.stored(folder).config
+    if not isinstance(before.get("options"), dict):
+        raise UserError(
+            f"{folder}: was not recorded by a script; resume it with --resume {folder}"
+        )
+    old = {"seed": before.get("seed"), **before["options"]}
+    new = {"seed": config.seed, **config.options}
+    changed = [
+        f"{name}: {old.get(name)} -> {new.get(name)}"
+        for name in {**old, **new}
+        if name not in FREE and old.get(name) != new.get(name)
+    ]
+    if changed:
+        raise UserError(
+            f"{folder}: its configuration differs: {'; '.join(changed)}; change them "
+            "back, or set allow_changes"
+        )
+
+
+def _noting(environment: Any, specs: dict[str, Any]) -> Any:
+    """The environment; what the agent sees of it, or of the first one made, is noted."""
+
+    def note(made: Any) -> Any:
+        if not specs:
+            specs.update(run.seen(made.observation_spec(), made.action_spec()))
+        return made
+
+    if hasattr(environment, "observation_spec") and not isinstance(environment, type):
+        return note(environment)
+    return lambda number: note(environment(number))
+
+
+def _module(agent: Agent) -> str:
+    name = getattr(agent.learner_step, "__module__", "agent").rpartition(".")[2]
+    return "agent" if name.startswith("__") else name
+
+
+def _name(environment: Any) -> str:
+    name = getattr(environment, "__name__", type(environment).__name__).lower()
+    return name if name.isidentifier() else "environment"

@@ -1,0 +1,62 @@
+"""Specs of observations and actions as JSON: a run's folder says what its agent sees."""
+
+import math
+from typing import Any
+
+import jax
+import numpy as np
+from dm_env import specs
+
+
+def encode(spec: Any) -> Any:
+    """A tree of dm_env specs as plain values; NamedTuples become tuples."""
+    if isinstance(spec, dict):
+        return {"dict": {name: encode(part) for name, part in spec.items()}}
+    if isinstance(spec, tuple):
+        return {"tuple": [encode(part) for part in spec]}
+    if isinstance(spec, specs.DiscreteArray):
+        return {"values": int(spec.num_values), "dtype": spec.dtype.name}
+    plain = {"shape": list(spec.shape), "dtype": spec.dtype.name}
+    if isinstance(spec, specs.BoundedArray):
+        plain |= {"minimum": _bound(spec.minimum), "maximum": _bound(spec.maximum)}
+    return plain
+
+
+MOST = 2**26  # entries of an observation; more is damage, and would exhaust the memory
+
+
+def decode(plain: Any) -> Any:
+    """The specs that `encode` was given; some exception where it gave no such thing."""
+    if "dict" in plain:
+        return {name: decode(part) for name, part in plain["dict"].items()}
+    if "tuple" in plain:
+        return tuple(map(decode, plain["tuple"]))
+    dtype = np.dtype(plain["dtype"])
+    if max(math.prod(plain.get("shape", ())), plain.get("values", 0)) > MOST:
+        raise ValueError(f"a spec of more than {MOST} entries")
+    if "values" in plain:
+        return specs.DiscreteArray(plain["values"], dtype)
+    if "minimum" not in plain:
+        return specs.Array(plain["shape"], dtype)
+    low, high = (np.array(plain[x]).astype(dtype) for x in ("minimum", "maximum"))
+    return specs.BoundedArray(plain["shape"], dtype, low, high)
+
+
+def as_spec(spec: Any, tree: Any) -> Any:
+    """The leaves of `tree`, arrays or numbers, in the structure and types of a spec."""
+    structure = jax.tree.structure(spec)
+    types = [part.dtype for part in jax.tree.leaves(spec)]
+    leaves = [
+        np.asarray(x, t) for x, t in zip(jax.tree.leaves(tree), types, strict=True)
+    ]
+    return jax.tree.unflatten(structure, leaves)
+
+
+def _bound(x: np.ndarray) -> Any:
+    """One number where all are equal; infinities as text, which JSON has no number for."""
+    numbers = np.asarray(x)
+    if numbers.size and (numbers == numbers.flat[0]).all():
+        numbers = numbers.flat[:1].reshape(())
+    if numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
+        numbers = numbers.astype(str)
+    return numbers.tolist()

@@ -1,0 +1,137 @@
+"""A trained agent from its run folder, without a runner."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from podracer import command, files
+from podracer.agent import Agent, LearnerState
+from podracer.agents import AGENTS, from_flags
+from podracer.checkpoints.checkpoint import Checkpoints
+from podracer.errors import UserError
+from podracer.runs import run, run_folder, spec_json
+from podracer.runs.evaluation import acting
+from podracer.transformations import Interface
+
+__all__ = ["Trained", "acting", "export", "restore"]
+
+
+class Trained(NamedTuple):
+    """An agent and what its actors need, from one checkpoint of a run."""
+
+    run: run.Stored
+    agent: Agent
+    params: Any  # actor parameters, on one core
+    observation_spec: Any
+    action_spec: Any
+    updates: int  # of the checkpoint
+
+
+def restore(
+    folder: str | Path,
+    updates: int | None = None,
+    agent: Agent | None = None,
+    trust: bool = False,
+) -> Trained:
+    """Reads a run's agent.
+
+    Args:
+      folder: of the run.
+      updates: of the checkpoint; default: the newest whole one.
+      agent: the one that the run trained; default: made from the run's configuration,
+        which is there if a command trained it.
+      trust: import the modules of agent and network that the folder names.
+
+    Raises:
+      UserError: there is no run or no whole checkpoint, its configuration is damaged,
+        another version wrote it, or `agent` is another one.
+    """
+    stored = run.stored(folder)
+    if not stored.specs:
+        raise UserError(
+            f"{folder}: does not say what its agent sees: use the version that wrote it"
+        )
+    if agent is None and "script" in stored.config:
+        raise UserError(
+            f"{folder}: recorded by the script {stored.config['script']}: give the agent "
+            "that it trained, podracer.load(RUN, agent=agent)"
+        )
+    if agent is None:
+        run.check_trusted(stored, {"trust": trust}, AGENTS, lambda env: False)
+    with _damaged(stored):
+        specs = [spec_json.decode(stored.specs[x]) for x in ("observation", "action")]
+        agent = agent or _agent(stored, *specs)
+        fresh = jax.eval_shape(agent.initial_learner_state, jax.random.key(0))
+    checkpoints = Checkpoints(stored.folder / run_folder.CHECKPOINTS)
+    shared = checkpoints.restore_shared(fresh.shared, updates)
+    local = jax.jit(lambda key: agent.initial_learner_state(key).local)
+    params = agent.actor_params(LearnerState(shared, local(jax.random.key(0))))
+    return Trained(stored, agent, params, *specs, checkpoints.restored)
+
+
+def _agent(stored: run.Stored, observation_spec: Any, action_spec: Any) -> Agent:
+    """The agent of a run that a command trained."""
+    config, module = stored.config, from_flags.agent_module(stored.agent)
+    make_network, default = from_flags.network_maker(stored.network)
+    return from_flags.make_agent(
+        module,
+        from_flags.for_run(
+            command.filled(module.Config(), config["agent"], "agent."),
+            config["total_steps"],
+        ),
+        command.filled(default, config["network"], "network."),
+        observation_spec,
+        action_spec,
+        command.filled(Interface(), config["interface"], "interface."),
+        stored.specs["frame_stack"],
+        make_network,
+    )
+
+
+@contextlib.contextmanager
+def _damaged(stored: run.Stored) -> Iterator[None]:
+    """One line where no agent can be made of what `config.json` says, whatever fails."""
+    path = stored.folder / run_folder.CONFIG
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [""])[0][:100]
+        raise UserError(
+            f"{path}: damaged, no agent can be made of it "
+            f"({type(error).__name__}: {reason})"
+        ) from error
+
+
+def export(
+    folder: str | Path,
+    file: str | Path,
+    updates: int | None = None,
+    trust: bool = False,
+) -> int:
+    """Writes the actor parameters of a run as safetensors; returns how many there are.
+
+    A name in the file is the path of a parameter, as `params.policy.Dense_0.kernel`.
+    Raises UserError where the run or the library is missing, or it cannot write.
+    """
+    try:
+        from safetensors.numpy import save
+    except ModuleNotFoundError as error:
+        raise UserError(f"{error} (pip install 'podracer[safetensors]')") from error
+    trained = restore(folder, updates, trust=trust)
+    tensors = {
+        jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(x)
+        for path, x in jax.tree_util.tree_leaves_with_path(trained.params)
+        if jnp.issubdtype(x.dtype, jnp.number)
+    }
+    about = {"agent": trained.run.agent, "env": trained.run.env}
+    data = save(tensors, about | {"updates": str(trained.updates)})
+    with files.writing(file), files.atomic(Path(file)) as temporary:
+        temporary.write_bytes(data)
+    return sum(x.size for x in tensors.values())

@@ -1,0 +1,154 @@
+"""A trained agent that acts, without a runner: `podracer.load(RUN)`."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dm_env
+import jax
+import numpy as np
+
+from podracer.agent import Agent
+from podracer.errors import UserError
+from podracer.runs import spec_json
+from podracer.trained import rewards
+from podracer.trained.loading import Trained, restore
+
+FIRST, MID, _ = dm_env.StepType
+
+
+def load(
+    folder: str | Path,
+    *,
+    agent: Agent | None = None,
+    updates: int | None = None,
+    batch_size: int | None = None,
+    greedy: bool = True,
+    seed: int = 0,
+    trust: bool = False,
+) -> "Policy":
+    """The policy of a run: `act = podracer.load(RUN); action = act(observation)`.
+
+    Args:
+      folder: of the run.
+      agent: the one that the run trained; needed where a script trained it.
+      updates: of the checkpoint; default: the newest whole one.
+      batch_size: number of environments that act together; default: one, without a
+        batch axis.
+      greedy: act without exploration.
+      seed: of sampled actions.
+      trust: import the modules of agent and network that the folder names, if they are
+        not our own.
+
+    Raises:
+      UserError: there is no run, no whole checkpoint, or it is of another agent.
+    """
+    return Policy(restore(folder, updates, agent, trust), batch_size, greedy, seed)
+
+
+class Policy:
+    """Acts, and remembers what its agent remembers of an episode (frames, an LSTM).
+
+    `params` are the actor parameters, for `anakin.evaluate(agent, params, environment)`.
+    """
+
+    def __init__(
+        self, trained: Trained, batch_size: int | None, greedy: bool, seed: int
+    ):
+        agent = trained.agent
+        self.observation_spec, self.action_spec = trained[3:5]
+        self.params = trained.params
+        self._single, self._batch_size = batch_size is None, batch_size or 1
+        self._key = jax.random.key(seed)
+        actor_step = agent.greedy_actor_step if greedy else agent.actor_step
+        self._step: Callable = jax.jit(actor_step)
+        self._actor_state = agent.initial_actor_state(self._batch_size)
+        self._steps = 0
+        self._needs_reward = rewards.are_used(
+            actor_step, trained.params, self._actor_state, self._timestep()
+        )
+        self.reset()
+
+    def reset(self) -> None:
+        """The next observation begins new episodes."""
+        self._first = np.ones(self._batch_size, bool)
+
+    def __call__(
+        self, observation: Any, first: Any = None, reward: Any = None
+    ) -> np.ndarray:
+        """The actions for an observation, both as the environment's specs say.
+
+        Args:
+          observation: [B, ...], or [...] without a batch; a tree where the spec is one.
+          first: bool [B], which of them begin an episode; default: none, except in the
+            first call and after `reset`.
+          reward: float [B], of the step that led to the observation, as the environment
+            gave it; ignored where an episode begins. Only agents whose actions depend on
+            it need one (`network.last_reward`).
+
+        Raises:
+          ValueError: the observation does not fit the spec.
+          UserError: the agent needs `reward`, and it is missing or of another shape.
+        """
+        seen = spec_json.as_spec(self.observation_spec, observation)
+        if self._single:
+            seen = jax.tree.map(lambda x: x[None], seen)
+        self._check(seen)
+        begins = (
+            self._first if first is None else np.broadcast_to(first, self._first.shape)
+        )
+        reward = self._reward(reward, begins)
+        self._first = np.zeros(self._batch_size, bool)
+        timestep = self._timestep()._replace(
+            step_type=np.where(begins, FIRST, MID).astype(np.int32),
+            reward=reward,
+            observation=seen,
+        )
+        self._steps += 1
+        keys = jax.random.split(
+            jax.random.fold_in(self._key, self._steps), self._batch_size
+        )
+        self._actor_state, output = self._step(
+            keys, self.params, self._actor_state, timestep
+        )
+        action = jax.tree.map(np.asarray, output.action)
+        return jax.tree.map(lambda x: x[0], action) if self._single else action
+
+    def _timestep(self) -> dm_env.TimeStep:
+        """Of the right shapes, all zeros."""
+        size = self._batch_size
+        return dm_env.TimeStep(
+            np.zeros(size, np.int32),
+            np.zeros(size, np.float32),
+            np.ones(size, np.float32),
+            jax.tree.map(
+                lambda spec: np.zeros((size, *spec.shape), spec.dtype),
+                self.observation_spec,
+            ),
+        )
+
+    def _reward(self, reward: Any, begins: np.ndarray) -> np.ndarray:
+        """[B], 0 where an episode begins. Raises UserError rather than guess."""
+        if reward is None:
+            if self._needs_reward and not begins.all():
+                raise UserError(
+                    "reward is missing: the actions of this agent depend on the last "
+                    "reward; call act(observation, reward=...), or act.reset() if an "
+                    "episode begins"
+                )
+            reward = 0.0
+        shape = np.shape(reward)
+        if shape not in ((), begins.shape):
+            raise UserError(f"reward is {shape}; it must be {begins.shape}")
+        return np.where(begins, 0.0, np.asarray(reward, np.float32)).astype(np.float32)
+
+    def _check(self, seen: Any) -> None:
+        for spec, x in zip(
+            jax.tree.leaves(self.observation_spec), jax.tree.leaves(seen)
+        ):
+            if x.shape != (self._batch_size, *spec.shape):
+                batch = () if self._single else (self._batch_size,)
+                raise ValueError(
+                    f"an observation is {x.shape[self._single :]}; this agent sees "
+                    f"{(*batch, *spec.shape)} {spec.dtype}"
+                )

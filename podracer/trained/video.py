@@ -1,0 +1,196 @@
+"""Videos of an agent at play, with its score: .gif, or .mp4 with ffmpeg."""
+
+import dataclasses
+import functools
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tyro
+
+from podracer import files
+from podracer.errors import UserError, check_at_least_one, check_range
+from podracer.metrics import human
+from podracer.trained.filming import Film
+
+SMALLEST = 320  # pixels of a video's longer side: smaller pictures are enlarged
+HOLD_SECONDS = 1.0  # the last picture of an episode is shown for so long
+FASTEST = 50.0  # pictures per second: viewers slow down a .gif that is faster
+BAR, TEXT = 24, 15  # pixels: the bar with the score, and its letters
+BACKGROUND, FOREGROUND = (24, 24, 28), (235, 235, 235)  # the bar's colours
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Plays episodes with a trained agent and writes them as a video."""
+
+    run: tyro.conf.Positional[Path | None] = None
+    """run folder"""
+    out: tyro.conf.Positional[Path] = Path("episode.gif")
+    """video file to write or replace: .gif or .mp4"""
+    episodes: int = 1
+    """number of episodes"""
+    fps: float | None = None
+    """pictures (environment steps) per second; default: the environment's own pace"""
+    sampled: bool = False
+    """sample actions as in training instead of acting greedily"""
+    checkpoint: int | None = None
+    """updates of the checkpoint to load; default: the newest"""
+    max_steps: int = 1_000
+    """environment steps after which the video ends even if the episodes have not"""
+    seed: int = 0
+    """random seed of the environment and of sampled actions"""
+
+    def __post_init__(self):
+        check_at_least_one(episodes=self.episodes, max_steps=self.max_steps)
+        if self.fps is not None:
+            check_range("fps", self.fps, 0.1, 100.0)
+        if self.out.suffix not in WRITERS:
+            raise UserError(f"out is {self.out}; it must end in .gif or .mp4")
+
+
+class Shot(NamedTuple):
+    """A picture of the video."""
+
+    picture: np.ndarray  # uint8 [H, W, 3]
+    held: bool  # the last one of an episode
+
+
+def write(film: Film, path: Path, fps: float | None = None) -> str:
+    """Writes a film with the score under each picture; returns a one-line summary.
+
+    Args:
+      film: of at least one picture.
+      path: ends in a key of `WRITERS`.
+      fps: pictures per second; default: the film's own, at most `FASTEST`.
+
+    Raises:
+      UserError: the file cannot be written, or ffmpeg is missing.
+    """
+    fps = min(film.fps, FASTEST) if fps is None else fps
+    first = next(_shots(film))
+    with files.writing(path), files.atomic(path) as temporary:
+        WRITERS[path.suffix](_shots(film), temporary, fps)
+    height, width, _ = first.picture.shape
+    ended = sum(bool(frame.timestep.last()) for frame in film.frames)
+    return (
+        f"{path}: {len(film.frames)} pictures, {width} x {height}, {fps:g} per second, "
+        f"{ended} whole episode{'s' * (ended != 1)}"
+    )
+
+
+def _shots(film: Film) -> Iterator[Shot]:
+    for frame, score in zip(film.frames, scores(film), strict=True):
+        picture = _enlarged(_rgb(frame.picture))
+        held = bool(frame.timestep.last()) or frame is film.frames[-1]
+        yield Shot(_with_bar(picture, score), held)
+
+
+def scores(film: Film) -> Iterator[str]:
+    """The line under each picture: return so far and steps, and which episode it is."""
+    episode, total, steps = 0, 0.0, 0
+    several = sum(bool(frame.timestep.first()) for frame in film.frames) > 1
+    for _, timestep in film.frames:
+        if timestep.first():
+            episode, total, steps = episode + 1, 0.0, 0
+        else:
+            total, steps = total + float(timestep.reward), steps + 1
+        line = f"return {human(total)}   step {steps}"
+        yield f"episode {episode}   {line}" if several else line
+
+
+def _rgb(picture: np.ndarray) -> np.ndarray:
+    picture = np.asarray(picture)
+    if picture.ndim == 2:
+        picture = picture[..., None]
+    return np.broadcast_to(picture, (*picture.shape[:2], 3))
+
+
+def _enlarged(picture: np.ndarray) -> np.ndarray:
+    """Whole multiples of the size, so that pixels stay square and sharp."""
+    times = max(1, -(-SMALLEST // max(picture.shape[:2])))
+    return picture.repeat(times, 0).repeat(times, 1)
+
+
+def _with_bar(picture: np.ndarray, text: str) -> np.ndarray:
+    """The picture above a bar of text; both sides are even, as video formats want."""
+    height, width, _ = picture.shape
+    full = max(SMALLEST, width + width % 2)
+    canvas = np.empty((height + height % 2 + BAR, full, 3), np.uint8)
+    canvas[:] = BACKGROUND
+    left = (full - width) // 2
+    canvas[:height, left : left + width] = picture
+    canvas[-BAR:] = _bar(text, full)
+    return canvas
+
+
+def _bar(text: str, width: int) -> np.ndarray:
+    """uint8 [BAR, width, 3]"""
+    from PIL import Image, ImageDraw
+
+    image = Image.new("RGB", (width, BAR), BACKGROUND)
+    place = (8, BAR / 2)
+    ImageDraw.Draw(image).text(place, text, FOREGROUND, font=_font(), anchor="lm")
+    return np.asarray(image)
+
+
+@functools.cache
+def _font() -> Any:
+    """The letters of matplotlib, which is always there."""
+    from matplotlib import font_manager
+    from PIL import ImageFont
+
+    return ImageFont.truetype(font_manager.findfont("DejaVu Sans"), TEXT)
+
+
+def _gif(shots: Iterable[Shot], path: Path, fps: float) -> None:
+    from PIL import Image
+
+    pictures, seconds = [], []
+    for shot in shots:
+        # Palettes of its own keep each picture's colours; bytes instead of three.
+        pictures.append(Image.fromarray(shot.picture).quantize(dither=0))
+        seconds.append(HOLD_SECONDS if shot.held else 1 / fps)
+    first, *rest = pictures
+    first.save(
+        path,
+        "GIF",
+        save_all=True,
+        append_images=rest,
+        duration=[10 * max(2, round(100 * x)) for x in seconds],  # ms, in its units
+        loop=0,
+        disposal=1,
+    )
+
+
+def _mp4(shots: Iterable[Shot], path: Path, fps: float) -> None:
+    try:
+        import imageio_ffmpeg
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"{error}: write a .gif, or pip install 'podracer[video]'"
+        ) from error
+    options = ["-f", "mp4"]  # the temporary file's name does not say
+    video = None
+    for shot in shots:
+        if video is None:
+            height, width, _ = shot.picture.shape
+            video = imageio_ffmpeg.write_frames(
+                path,
+                (width, height),
+                fps=fps,
+                output_params=options,
+                macro_block_size=2,
+            )
+            with warnings.catch_warnings():  # the forked process becomes ffmpeg at once
+                warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
+                video.send(None)
+        for _ in range(max(1, round(HOLD_SECONDS * fps)) if shot.held else 1):
+            video.send(np.ascontiguousarray(shot.picture))
+    if video is not None:
+        video.close()
+
+
+WRITERS = {".gif": _gif, ".mp4": _mp4}

@@ -1,0 +1,206 @@
+"""From the command line to the configuration of a run, the same in both commands.
+
+The command line is read once for the flags that decide which others exist (`--agent`,
+`--env`, `--resume`, ...) and once, by tyro, for all others.
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from podracer import command
+from podracer.agent import Agent
+from podracer.agents import AGENTS, from_flags
+from podracer.errors import UserError
+from podracer.parallel import hosts
+from podracer.runs import run, run_folder
+from podracer.training import files, flags
+
+FREE = ("keep.", "cores:")  # what a resumed run may change without --allow-changes
+CONFIG = (
+    "a run's config.json, or YAML of the same shape, to start from; flags win over it"
+)
+
+
+class Environments(NamedTuple):
+    """What a command knows of environments."""
+
+    default: str  # name of one
+    choose: Callable[[str], command.Choice]  # (name) -> --env; UserError if unknown
+    default_options: Callable[[str], Any]  # (name) -> a dataclass, which --env.* change
+    brings_code: Callable[[str], bool]  # whether that name imports a user's code
+
+
+class Configured(NamedTuple):
+    """What the command line asks for."""
+
+    config: Any  # flags.Train
+    chosen: from_flags.Chosen
+    env: str
+    others: dict[str, str]  # values of the command's own flags that are read first
+
+    def __str__(self) -> str:
+        batch = f"batch_size {self.config.batch_size}"
+        return f"{self.chosen.name} on {self.env}, {batch}"
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What a run folder keeps of it, besides the configuration."""
+        network = {"network": self.chosen.network} if self.chosen.network else {}
+        return {"agent": self.chosen.name, "env": self.env} | network
+
+    def make_agent(
+        self, agent: Any, observation_spec: Any, action_spec: Any, frame_stack: int = 1
+    ) -> Agent:
+        """The agent with this configuration of its own, for these environments."""
+        return from_flags.make_agent(
+            self.chosen.module,
+            agent,
+            self.config.network,
+            observation_spec,
+            action_spec,
+            self.config.interface,
+            frame_stack,
+            self.chosen.make_network,
+        )
+
+
+def configure(
+    argv: Sequence[str],
+    kind: type[flags.Train],
+    program: str,
+    environments: Environments,
+    others: Mapping[str, Callable[[str | None], command.Choice]] | None = None,
+) -> Configured:
+    """Reads the command line of `PROGRAM train` or a command with the same flags.
+
+    Joins the other hosts first, if there are any.
+
+    Args:
+      argv: what follows the command's name.
+      kind: the command's configuration, whose lower-case name is the command's.
+      program: "anakin" or "sebulba".
+      environments: see there.
+      others: more flags that are read first: (value or None) -> what `--help` shows.
+
+    Raises:
+      UserError: something is unknown, missing or does not fit; a run to resume is not
+        there or is another one; another host was started with something else.
+    """
+    hosts.initialize()
+    others = others or {}
+    names = dict.fromkeys((*run.NAMED, "preset", "resume", "config", *others), ())
+    given = command.read(argv, names | {"agent": AGENTS}, switches=("trust",))
+    read = {name: others[name](given[name]) for name in others}
+    before = _before(given, program)
+    if before:
+        run.check_trusted(before, given, AGENTS, environments.brings_code)
+        given |= {x: given[x] or getattr(before, x) for x in run.NAMED}
+    chosen = from_flags.choose(
+        given["agent"],
+        given["preset"],
+        given["network"],
+        unroll_length=kind.unroll_length,
+        batch_size=kind.batch_size,
+    )
+    env = environments.choose(given["env"] or environments.default)
+    new = kind(
+        chosen.preset.config,
+        environments.default_options(env.name),
+        network=chosen.preset.network,
+        interface=chosen.preset.interface,
+        unroll_length=chosen.preset.unroll_length,
+        batch_size=chosen.preset.batch_size,
+    )
+    default = _default(new, before, given)
+    shown = (
+        *chosen.flags,
+        env,
+        command.Choice("config", given["config"], (), CONFIG),
+        command.Choice("trust", given["trust"], (), run.TRUST),
+        *read.values(),
+    )
+    config = command.parse(default, argv, f"{program} {kind.__name__.lower()}", shown)
+    _refuse_changes(default, config)
+    if config.keep.resume is None:
+        flags.check_seed(config.seed, getattr(config, "seeds", 1))
+    others = {name: choice.name for name, choice in read.items()}
+    configured = Configured(config, chosen, env.name, others)
+    _check_same_on_hosts(configured, program)
+    return configured
+
+
+def _before(given: Mapping[str, Any], program: str) -> run.Stored | None:
+    """The run of `--resume`, or what `--config` has of one. Raises UserError."""
+    for flag in ("resume", "config"):
+        if given[flag] == "":
+            raise UserError(f"--{flag} is empty (an unset shell variable?)")
+    if given["resume"] is not None:
+        if given["config"] is not None:
+            raise UserError("--resume and --config: leave one of them out")
+        before = run.stored(given["resume"])
+        run.check_program(before, program)
+        run.check_same_names(before, given)
+        return before
+    if given["config"] is not None:
+        if given["preset"] not in (None, "none"):
+            raise UserError(
+                "--preset and --config both choose hyperparameters: leave one of them out"
+            )
+        return files.read(given["config"], program)
+    return None
+
+
+def _default(new: Any, before: run.Stored | None, given: Mapping[str, Any]) -> Any:
+    """What flags start from: the configuration `new`, or that of an earlier run."""
+    if before is None:
+        return new
+    # Only beside --config: its fields are not those of another agent or environment.
+    other = {x for x in run.NAMED if given[x] != getattr(before, x)}
+    other -= {x for x in ("agent", "env") if getattr(before, x) is None}
+    values = {name: x for name, x in before.config.items() if name not in other}
+    config = command.filled(new, values)
+    resume = before.folder if given["resume"] else None
+    if resume:
+        _say_versions(before)
+    keep = dataclasses.replace(
+        config.keep, run=None, resume=resume, overwrite=False, quiet=False
+    )
+    return dataclasses.replace(config, keep=keep)
+
+
+def _say_versions(before: run.Stored) -> None:
+    """Prints a line for each package whose version is another one than the run's."""
+    for package, version in run_folder.versions().items():
+        if before.versions.get(package) != version:
+            print(
+                f"{before.folder}: written with {package} "
+                f"{before.versions.get(package)}, resumed with {version}: results may "
+                "differ in the last bits"
+            )
+
+
+def _refuse_changes(before: Any, config: Any) -> None:
+    """Raises UserError where flags change the configuration of a resumed run."""
+    keep = config.keep
+    if keep.resume is None or keep.allow_changes:
+        return
+    if keep.run is not None or keep.overwrite:
+        raise UserError(
+            "--resume continues in the run's own folder: no --run, --overwrite"
+        )
+    if changed := [
+        x for x in command.changes(before, config) if not x.startswith(FREE)
+    ]:
+        raise UserError(
+            f"{keep.resume}: its configuration differs: {'; '.join(changed)}; leave the "
+            "flags out, or add --allow-changes"
+        )
+
+
+def _check_same_on_hosts(configured: Configured, program: str) -> None:
+    """Raises UserError where another host was started with something else."""
+    config = dataclasses.asdict(configured.config)
+    same = {"program": program} | configured.names | run_folder.versions() | config
+    hosts.check_same(json.loads(json.dumps(same, default=str)))

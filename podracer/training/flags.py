@@ -1,0 +1,51 @@
+"""The flags that `anakin train` and `sebulba train` share."""
+
+import dataclasses
+from typing import Any
+
+from podracer import command, networks
+from podracer.errors import UserError, check_at_least_one
+from podracer.runs import run
+from podracer.transformations import Interface
+
+MOST_SEED = 2**32 - 1  # JAX drops what is above it, so that two seeds would be one
+
+
+@dataclasses.dataclass(frozen=True)
+class Train:
+    """Flags of both commands; each adds its own. `config.json` keeps them side by side."""
+
+    agent: Any
+    env: Any
+    network: Any = dataclasses.field(default_factory=networks.Config)
+    interface: Interface = dataclasses.field(default_factory=Interface)
+    total_steps: int = 1_000_000
+    """number of environment steps to train for"""
+    batch_size: int = 64
+    """number of environments; a preset has its own"""
+    unroll_length: int = 16
+    """number of environment steps between two updates; a preset has its own"""
+    seed: int = 0
+    """random seed; equal seeds give identical runs"""
+    cores: int | None = None
+    """number of cores to use; default: all"""
+    keep: command.Flat[run.Keep] = dataclasses.field(default_factory=run.Keep)
+
+    def __post_init__(self):
+        check_at_least_one(
+            total_steps=self.total_steps,
+            batch_size=self.batch_size,
+            unroll_length=self.unroll_length,
+        )
+
+
+def check_seed(first: int, count: int = 1) -> None:
+    """Raises UserError for a seed that JAX cannot tell from others.
+
+    Args:
+      first: the seed of the first run.
+      count: number of runs, whose seeds follow.
+    """
+    if first < 0 or first + count - 1 > MOST_SEED:
+        last = f" to {first + count - 1}" if count > 1 else ""
+        raise UserError(f"seed is {first}{last}; it must be from 0 to {MOST_SEED}")

@@ -1,0 +1,91 @@
+"""Whether a run can fit into this host's memory: asked before compilation, which is long."""
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from podracer.errors import UserError
+
+CGROUP = Path("/sys/fs/cgroup")
+MEMINFO = Path("/proc/meminfo")
+SMALL = 0.01  # share of the memory below which nothing is traced to find out
+
+
+def available() -> int | None:
+    """Bytes that this host's devices can still hold; None where nobody says."""
+    devices = jax.local_devices()
+    if devices[0].platform != "cpu":
+        limits = [(x.memory_stats() or {}).get("bytes_limit") for x in devices]
+        return sum(limits) if all(limits) else None
+    found = [x for x in (_of_machine(), _of_container()) if x is not None]
+    return min(found, default=None)
+
+
+def _of_machine() -> int | None:
+    try:
+        lines = dict(re.findall(r"(\w+):\s+(\d+) kB", MEMINFO.read_text()))
+        return 1024 * (int(lines["MemAvailable"]) + int(lines.get("SwapFree", 0)))
+    except (OSError, KeyError):
+        pass
+    try:  # not Linux
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return None
+
+
+def _of_container() -> int | None:
+    """What a control group (version 2) leaves."""
+    try:
+        most, used = (
+            (CGROUP / x).read_text().strip() for x in ("memory.max", "memory.current")
+        )
+        return None if most == "max" else max(0, int(most) - int(used))
+    except (OSError, ValueError):
+        return None
+
+
+def size_of(shapes: Any) -> int:
+    """Bytes of a pytree of arrays, their shapes or specs."""
+    return sum(
+        int(np.prod([*map(int, x.shape)], dtype=object)) * x.dtype.itemsize
+        for x in jax.tree.leaves(shapes)
+    )
+
+
+def check(
+    batch_size: int,
+    steps: int,
+    observation_spec: Any,
+    estimate: Callable[[], int] | None = None,
+) -> None:
+    """Raises UserError where a run needs more memory than there is; says how much.
+
+    Args:
+      batch_size: number of environments of this host.
+      steps: observations of each of them that are held at a time.
+      observation_spec: of an environment.
+      estimate: bytes that the run holds at least, asked only where the observations alone
+        take a noticeable part of the memory.
+    """
+    most = available()
+    if most is None:
+        return
+    needed = batch_size * steps * max(1, size_of(observation_spec))
+    if SMALL * most < needed <= most and estimate is not None:
+        needed = max(needed, estimate())
+    if needed > most:
+        fits = int(batch_size * most / needed)
+        raise UserError(
+            f"batch_size is {batch_size}, which needs at least {_size(needed)} of memory, "
+            f"and {_size(most)} are available: choose a batch_size below {max(2, fits)}, or "
+            "a shorter unroll_length"
+        )
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:,.3g} GiB"

@@ -1,0 +1,141 @@
+"""Agents that see their history: stacked frames, the last action.
+
+Transformations make agents of agents, as optax composes; no runner changes for them.
+"""
+
+from collections.abc import Callable
+
+import dm_env
+import jax
+import jax.numpy as jnp
+from dm_env import specs
+
+from podracer.agent import Agent, PyTree, Trajectory, with_last
+
+
+def stack_frames(agent: Agent, num_frames: int, frame_spec: specs.Array) -> Agent:
+    """The agent sees the last `num_frames` frames, concatenated along the last axis.
+
+    Environments deliver single frames, and trajectories hold them: the stack is part of the
+    actor's state, and the learner rebuilds it. At FIRST it repeats the first frame, as in
+    EnvPool.
+
+    Args:
+      agent: made for `stacked_spec(frame_spec, num_frames)`.
+      num_frames: number of frames in a stack.
+      frame_spec: the environment's own observation_spec, [..., C].
+    """
+    older = num_frames - 1
+
+    def initial(batch_size: int) -> jax.Array:
+        *shape, channels = frame_spec.shape
+        return jnp.zeros((batch_size, *shape, older * channels), frame_spec.dtype)
+
+    def push(frames: jax.Array, timestep: dm_env.TimeStep):
+        new = timestep.observation
+        first = timestep.first().reshape(-1, *(1,) * (new.ndim - 1))
+        filled = jnp.where(first, jnp.concatenate([new] * older, axis=-1), frames)
+        stack = jnp.concatenate([filled, new], axis=-1)
+        return stack[..., new.shape[-1] :], timestep._replace(observation=stack)
+
+    return remember(agent, initial, push, lambda frames, action: frames)
+
+
+def stacked_spec(frame_spec: specs.Array, num_frames: int) -> specs.Array:
+    """The spec of `num_frames` frames, concatenated along the last axis."""
+    *shape, channels = frame_spec.shape
+    return frame_spec.replace(shape=(*shape, num_frames * channels))
+
+
+def observe_last_action(agent: Agent, action_spec: specs.Array) -> Agent:
+    """The agent sees `(observation, last action)`; the action is 0 at the very start.
+
+    Args:
+      agent: made for the spec `(observation_spec, action_spec)`.
+      action_spec: the environment's.
+    """
+
+    def initial(batch_size: int) -> jax.Array:
+        return jnp.zeros((batch_size, *action_spec.shape), action_spec.dtype)
+
+    def see(last_action: jax.Array, timestep: dm_env.TimeStep):
+        observation = (timestep.observation, last_action)
+        return last_action, timestep._replace(observation=observation)
+
+    return remember(agent, initial, see, lambda last_action, action: action)
+
+
+def remember(agent: Agent, initial: Callable, see: Callable, acted: Callable) -> Agent:
+    """An agent whose timesteps are preprocessed with a state, part of its actor state.
+
+    Args:
+      agent: sees the timesteps that `see` returns.
+      initial: (batch_size) -> kept [B, ...], the state.
+      see: (kept, timestep) -> (kept, the timestep that the agent sees).
+      acted: (kept, action) -> kept, after each decision.
+    """
+
+    def initial_actor_state(batch_size: int) -> PyTree:
+        return initial(batch_size), agent.initial_actor_state(batch_size)
+
+    def through(act):
+        """`act(keys, inner state, preprocessed timestep)`, given raw timesteps."""
+
+        def step(keys, actor_state, timestep):
+            kept, inner = actor_state
+            kept, timestep = see(kept, timestep)
+            inner, output, *rest = act(keys, inner, timestep)
+            return (acted(kept, output.action), inner), output, *rest
+
+        return step
+
+    def with_params(actor_step):
+        def step(keys, params, actor_state, timestep):
+            def act(keys, inner, seen):
+                return actor_step(keys, params, inner, seen)
+
+            return through(act)(keys, actor_state, timestep)
+
+        return step
+
+    def seen(trajectory: Trajectory) -> Trajectory:
+        """The trajectory as the agent saw it."""
+        timesteps, outputs, (kept, inner) = trajectory
+
+        def step(kept, row):
+            timestep, action = row
+            kept, timestep = see(kept, timestep)
+            return acted(kept, action), timestep
+
+        rows = jax.tree.map(lambda x: x[:-1], timesteps)
+        last = jax.tree.map(lambda x: x[-1], timesteps)
+        kept, rows = jax.lax.scan(step, kept, (rows, outputs.action))
+        _, last = see(kept, last)
+        return Trajectory(with_last(rows, last), outputs, inner)
+
+    return learning_from(seen, through, agent)._replace(
+        initial_actor_state=initial_actor_state,
+        actor_step=with_params(agent.actor_step),
+        greedy_actor_step=with_params(agent.greedy_actor_step),
+    )
+
+
+def learning_from(seen: Callable, through: Callable, agent: Agent) -> Agent:
+    """An agent that learns from `seen(trajectory)`.
+
+    Where it learns online, it acts by `through(act)`.
+    """
+
+    def learner_step(key, learner_state, trajectory):
+        return agent.learner_step(key, learner_state, seen(trajectory))
+
+    def online_step(key, learner_state, interact):
+        def interact_through(act):
+            trajectory, predictions, rest = interact(through(act))
+            return seen(trajectory), predictions, rest
+
+        return agent.online_step(key, learner_state, interact_through)
+
+    return agent._replace(
+        learner_step=learner_step, online_step=agent.online_step and online_step
+    )

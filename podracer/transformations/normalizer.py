@@ -1,0 +1,265 @@
+"""Running mean and variance (Chan et al. 1979), and agents that normalize with them.
+
+Values are normalized as in BatchPPO (arXiv:1709.02878).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from dm_env import specs
+from jax.flatten_util import ravel_pytree
+
+from podracer.agent import Agent, LearnerState, PyTree
+from podracer.errors import UserError, check_range
+from podracer.parallel import AVERAGE, Average
+from podracer.transformations.history import remember
+
+
+class Normalizer(NamedTuple):
+    """Statistics of the samples so far; a sample is a pytree [...]."""
+
+    count: jax.Array  # float32 []
+    mean: PyTree  # float32 [...]
+    variance_sum: PyTree  # float32 [...] sum of squared distances from the mean
+
+
+def initial_state(spec: Any) -> Normalizer:
+    """Statistics of no samples; `spec` is a pytree of dm_env specs."""
+    zeros = jax.tree.map(lambda spec: jnp.zeros(spec.shape), spec)
+    return Normalizer(jnp.float32(0.0), zeros, zeros)
+
+
+def update(
+    state: Normalizer, batch: PyTree, average: Average, mask: jax.Array | None = None
+) -> Normalizer:
+    """Adds samples. A sample that is not finite makes mean and variance so permanently.
+
+    Args:
+      state: equal on every core, and so is the result.
+      batch: samples of any dtype with any leading axes, such as [T, B, ...].
+      average: over the cores whose samples are added, in two collectives.
+      mask: over the leading axes: 0 leaves a sample out.
+    """
+    mean, unravel = ravel_pytree(state.mean)  # [D]
+    samples = jax.tree.map(
+        lambda x, one: x.astype(jnp.float32).reshape(-1, *one.shape), batch, state.mean
+    )
+    x = jax.vmap(lambda sample: ravel_pytree(sample)[0])(samples)  # [N, D]
+    mask = jnp.ones(len(x), bool) if mask is None else mask.reshape(-1).astype(bool)
+
+    def distances(center):
+        return jnp.where(mask[:, None], x - center[None], 0.0)
+
+    # Squares are summed around the mean of this batch over all cores, which avoids
+    # cancellation; the remaining distances are its rounding error, and correct both.
+    count, total = average.total(
+        (mask.sum().astype(jnp.float32), distances(mean).sum(0))
+    )
+    over_count = 1.0 / jnp.maximum(count, 1.0)
+    center = mean + total * over_count
+    left = distances(center)
+    left_over, squares = average.total((left.sum(0), jnp.square(left).sum(0)))
+    variance_sum = squares - jnp.square(left_over) * over_count
+    # Chan's merge of the batch with the earlier samples.
+    delta = (center - mean) + left_over * over_count
+    share = count / jnp.maximum(state.count + count, 1.0)
+    variance_sum += jnp.square(delta) * state.count * share
+    return Normalizer(
+        state.count + count,
+        unravel(mean + delta * share),
+        jax.tree.map(jnp.add, state.variance_sum, unravel(variance_sum)),
+    )
+
+
+def scale(state: Normalizer) -> PyTree:
+    """The divisor of `normalize`: the standard deviation, at least 0.01."""
+
+    def divisor(variance_sum):
+        variance = variance_sum / jnp.maximum(state.count - 1.0, 1.0)
+        return jnp.where(state.count > 1.0, jnp.sqrt(variance + 1e-4) + 1e-8, 1.0)
+
+    return jax.tree.map(divisor, state.variance_sum)
+
+
+def normalize(
+    state: Normalizer, x: PyTree, *, center: bool = True, clip: float
+) -> PyTree:
+    """Samples in standard deviations from the mean (from 0 without `center`).
+
+    `x` has any leading axes; the result is float32, clipped to +-clip.
+    """
+
+    def leaf(x, mean, scale):
+        distance = x.astype(jnp.float32)
+        if center:
+            distance -= jnp.broadcast_to(mean, x.shape)
+        return jnp.clip(distance / jnp.broadcast_to(scale, x.shape), -clip, clip)
+
+    return jax.tree.map(leaf, x, state.mean, scale(state))
+
+
+def check_no_bytes(observation_spec: Any) -> None:
+    """Raises UserError for bytes: networks scale these themselves."""
+    for path, spec in jax.tree.leaves_with_path(observation_spec):
+        if spec.dtype == np.uint8 and not isinstance(spec, specs.DiscreteArray):
+            raise UserError(
+                f"observation_spec{jax.tree_util.keystr(path)} is bytes {spec.shape}, "
+                "which networks scale themselves: leave normalize_observations out, or "
+                "choose an agent that does not normalize"
+            )
+
+
+def observe(
+    state: Normalizer, observation_spec: Any, observation: PyTree, clip: float
+) -> PyTree:
+    """Observations with any leading axes, normalized; discrete ones are left unchanged."""
+
+    def leaf(spec, raw, normalized):
+        return raw if isinstance(spec, specs.DiscreteArray) else normalized
+
+    normalized = normalize(state, observation, clip=clip)
+    return jax.tree.map(leaf, observation_spec, observation, normalized)
+
+
+class Normalized(NamedTuple):
+    """Statistics beside the agent's own shared state or actor_params."""
+
+    statistics: Normalizer
+    agent: PyTree
+
+
+def normalize_observations(
+    agent: Agent, observation_spec: Any, average: Average = AVERAGE, clip: float = 10.0
+) -> Agent:
+    """The agent sees normalized float32 observations.
+
+    The statistics are of the observations before the trajectory at hand. Discrete
+    observations are left unchanged. Raises UserError for bytes.
+    """
+    check_range("clip", clip, 0.0)
+    check_no_bytes(observation_spec)
+
+    def seeing(statistics):
+        def see(kept, timestep):
+            seen = observe(statistics, observation_spec, timestep.observation, clip)
+            return kept, timestep._replace(observation=seen)
+
+        return remember(agent, lambda batch_size: (), see, lambda kept, action: kept)
+
+    def samples(kept, timesteps):
+        return timesteps.observation, None
+
+    return _with_statistics(seeing, "observation", observation_spec, samples, average)
+
+
+def normalize_rewards(
+    agent: Agent, discount_factor: float, average: Average = AVERAGE, clip: float = 10.0
+) -> Agent:
+    """The agent sees rewards divided by the standard deviation of discounted returns.
+
+    As gymnasium's NormalizeReward intends it: each environment's running return is part of
+    the actor's state and restarts at 0 with an episode. Reported returns stay raw.
+    """
+    check_range("discount_factor", discount_factor, 0.0, 1.0)
+    check_range("clip", clip, 0.0)
+
+    def add(discounted, timestep):
+        earlier = jnp.where(timestep.first(), 0.0, discount_factor * discounted)
+        return earlier + timestep.reward
+
+    def seeing(statistics):
+        def see(discounted, timestep):
+            reward = normalize(statistics, timestep.reward, center=False, clip=clip)
+            return add(discounted, timestep), timestep._replace(reward=reward)
+
+        return remember(agent, jnp.zeros, see, lambda discounted, action: discounted)
+
+    def samples(discounted, timesteps):
+        def step(discounted, timestep):
+            discounted = add(discounted, timestep)
+            return discounted, discounted
+
+        rewards = timesteps._replace(observation=())
+        return jax.lax.scan(step, discounted, rewards)[1], ~timesteps.first()
+
+    return _with_statistics(
+        seeing, "reward", specs.Array((), np.float32), samples, average
+    )
+
+
+def _with_statistics(
+    seeing: Callable[[Any], Agent],
+    name: str,
+    spec: Any,
+    samples: Callable,
+    average: Average,
+) -> Agent:
+    """An agent that normalizes with the statistics of the data before its trajectory.
+
+    A learner that is ahead of its actors uses its own, newer statistics.
+
+    Args:
+      seeing: (statistics) -> the agent that normalizes with them, made by `remember`.
+      name: of the quantity; the metric `<name>_scale` is its mean divisor.
+      spec: of a sample.
+      samples: (kept, timesteps [T, B, ...]) -> (samples [T, B, ...], mask [T, B]).
+      average: over the learner cores.
+    """
+    agent = seeing(None)  # for its functions that need no statistics
+
+    def opened(learner_state):
+        (statistics, shared), local = learner_state
+        return statistics, LearnerState(shared, local)
+
+    def updated(statistics, trajectory, inner, metrics):
+        # The last timestep is the first of the next trajectory, and is counted there.
+        timesteps = jax.tree.map(lambda x: x[:-1], trajectory.timesteps)
+        batch, mask = samples(trajectory.actor_state[0], timesteps)
+        statistics = update(statistics, batch, average, mask)
+        # Clipping hides an infinity from the losses; this metric still stops the run.
+        scales, _ = ravel_pytree(scale(statistics))
+        learner_state = LearnerState(Normalized(statistics, inner.shared), inner.local)
+        return learner_state, metrics | {f"{name}_scale": jnp.mean(scales)}
+
+    def initial_learner_state(key):
+        shared, local = agent.initial_learner_state(key)
+        return LearnerState(Normalized(initial_state(spec), shared), local)
+
+    def actor_params(learner_state):
+        statistics, inner = opened(learner_state)
+        return Normalized(statistics, agent.actor_params(inner))
+
+    def acting(choose):
+        def step(keys, params, *rest):
+            return choose(seeing(params.statistics))(keys, params.agent, *rest)
+
+        return step
+
+    def learner_step(key, learner_state, trajectory):
+        statistics, inner = opened(learner_state)
+        inner, metrics = seeing(statistics).learner_step(key, inner, trajectory)
+        return updated(statistics, trajectory, inner, metrics)
+
+    def online_step(key, learner_state, interact):
+        statistics, inner = opened(learner_state)
+
+        def interact_and_keep(act):
+            trajectory, predictions, rest = interact(act)
+            return trajectory, predictions, (trajectory, rest)
+
+        inner, metrics, (trajectory, rest) = seeing(statistics).online_step(
+            key, inner, interact_and_keep
+        )
+        return *updated(statistics, trajectory, inner, metrics), rest
+
+    return agent._replace(
+        initial_learner_state=initial_learner_state,
+        learner_step=learner_step,
+        actor_params=actor_params,
+        actor_step=acting(lambda agent: agent.actor_step),
+        greedy_actor_step=acting(lambda agent: agent.greedy_actor_step),
+        online_step=agent.online_step and online_step,
+    )

@@ -1,0 +1,1 @@
+"""The parts of the command `sebulba`: its flags, environments by name, and serving."""

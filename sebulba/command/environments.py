@@ -1,0 +1,71 @@
+"""The environments of `sebulba train` by name, in batches for its actor threads."""
+
+import dataclasses
+import os
+from collections.abc import Callable
+from typing import Any
+
+from podracer import command, imports
+from podracer.errors import UserError
+from podracer.runs import run
+from sebulba import host_environments
+
+DEFAULT = "CartPole-v1"
+HELP = (
+    "the environment: an EnvPool id, or ale:pong, jax:catch, jax:MODULE:CLASS, "
+    "gym:CartPole-v1, dm:MODULE:FUNCTION, grpc://HOST:PORT"
+)
+OF_EVALUATION = 2**15  # as if this actor thread played: its seeds are no other thread's
+
+
+def choose(name: str) -> command.Choice:
+    """`--env NAME`, which may be any: EnvPool's games are too many to list."""
+    return command.Choice("env", name, (), HELP)
+
+
+def maker(env: str, config: Any, threads: int) -> Callable[..., Any]:
+    """(actor thread, batch_size) -> its environments, as configured.
+
+    Args:
+      env: their name.
+      config: of `sebulba train`.
+      threads: number of actor threads, which share out the CPUs.
+    """
+    env_threads = config.env_threads or max(1, (os.cpu_count() or 1) // threads)
+
+    def make(thread: int, batch_size: int = config.batch_size, options=config.env):
+        seed = host_environments.first_seed(config.seed, thread, config.batch_size)
+        return host_environments.make(env, batch_size, seed, env_threads, options)
+
+    return make
+
+
+def example(make: Callable[..., Any], env: str) -> Any:
+    """One environment, the first to be made: what is wrong with it is said here.
+
+    Raises UserError where it cannot be made, whatever it raises.
+    """
+    try:
+        return make(0, batch_size=1)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"--env {env}: cannot be made: {imports.described(error)}"
+        ) from error
+
+
+def whole(options: Any) -> Any:
+    """Options with which an episode is a whole game rather than a life of it."""
+    if hasattr(options, "per_life"):
+        return dataclasses.replace(options, per_life=False)
+    return options
+
+
+def of_run(stored: run.Stored, size: int, seed: int) -> Any:
+    """The environments of a run, with other seeds than in training."""
+    default = host_environments.default_options(stored.env)
+    options = whole(command.filled(default, stored.config["env"], "env."))
+    first = host_environments.first_seed(seed + 1, OF_EVALUATION, size)
+    threads = os.cpu_count() or 1
+    return host_environments.make(stored.env, size, first, threads, options)

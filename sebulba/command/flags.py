@@ -1,0 +1,69 @@
+"""The flags of `sebulba train`, `sebulba plan` and `sebulba evaluate`."""
+
+import dataclasses
+from typing import Literal
+
+from podracer.errors import check_at_least_one, check_range
+from podracer.runs import evaluation
+from podracer.training import flags
+
+
+@dataclasses.dataclass(frozen=True)
+class Train(flags.Train):
+    """Trains an agent in environments on the host: some cores act, others learn.
+
+    Leaves a run folder with config.json, metrics.jsonl and curve.png.
+    """
+
+    batch_size: int = 96
+    """number of environments of each actor thread, and of an update; a preset has its own"""
+    unroll_length: int = 20
+    """number of environment steps in a trajectory; a preset has its own"""
+    cores: int | None = None
+    """number of virtual CPU devices, where there is only a CPU; default: its threads"""
+    updates_per_trajectory: int = 1
+    """number of updates from each trajectory, each from an equal part of its batch"""
+    actor_cores: int | None = None
+    """number of cores that act; default: a quarter"""
+    learner_cores: int | None = None
+    """number of cores that learn; default: the rest"""
+    threads_per_core: int = 2
+    """number of actor threads for each actor core: while one steps its environments, the
+    core answers another"""
+    env_threads: int | None = None
+    """number of C++ threads for each batch of environments; default: an equal share of the
+    CPU's"""
+    max_lag: int | None = None
+    """largest number of updates between acting and learning; default: no limit. 0 with one
+    actor thread is lock-step: equal seeds give identical runs"""
+    late: Literal["wait", "drop"] = "wait"
+    """how max_lag is kept: actors wait, or late trajectories are dropped"""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_at_least_one(
+            updates_per_trajectory=self.updates_per_trajectory,
+            threads_per_core=self.threads_per_core,
+            env_threads=1 if self.env_threads is None else self.env_threads,
+        )
+        if self.max_lag is not None:
+            check_range("max_lag", self.max_lag, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan(Train):
+    """Compiles what `sebulba train` would run with these flags for a TPU slice, on all of
+    its hosts alike and without a TPU, and prints what the compiler says about it.
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluate(evaluation.Config):
+    __doc__ = evaluation.Config.__doc__
+
+    environments: int = 16
+    """number of environments that play at once"""
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_at_least_one(environments=self.environments)

@@ -1,0 +1,102 @@
+"""What a worker process steps: an environment whose exceptions and values are checked.
+
+Runs in the worker, without JAX. The main process makes one as well, to see its spaces.
+"""
+
+import multiprocessing
+import pickle
+import signal
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+
+from podracer.errors import UserError
+from sebulba.host_environments import checking, spaces
+
+# In the main process these mean that the user, or a diverging run, ends it.
+MISLEADING = (KeyboardInterrupt, SystemExit, GeneratorExit, FloatingPointError)
+
+
+class Guarded:
+    """A gymnasium.Env whose observations and rewards are checked, see `checking`.
+
+    It raises only exceptions that the main process can have, too.
+    """
+
+    def __init__(self, environment: Any, name: str, bounds: bool):
+        self.env = environment
+        declared = checking.of_space(environment.observation_space)
+        self._check = checking.checker(name, declared, bounds=bounds)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.env, name)
+
+    def reset(self, **arguments):
+        try:
+            observation, _ = self.env.reset(**arguments)
+        except BaseException as error:  # noqa: BLE001 whatever it is, the environment failed
+            _raise(error)
+        self._check(observation, 0.0)
+        return observation, {}
+
+    def step(self, action):
+        try:
+            observation, reward, terminated, truncated, _ = self.env.step(action)
+        except BaseException as error:  # noqa: BLE001
+            _raise(error)
+        self._check(observation, reward)
+        reward = float(np.reshape(reward, ()))
+        return observation, reward, terminated, truncated, {}
+
+
+def guarded(name: str, make: Callable[[], Any], bounds: bool) -> Callable[[], Guarded]:
+    """A function that makes a `Guarded` environment.
+
+    It raises UserError where `make` returns something else, a package is not installed, or
+    the spaces are not supported.
+    """
+
+    def make_one() -> Guarded:
+        if multiprocessing.parent_process() is not None:
+            # Ctrl-C reaches every process of a terminal; the main process kills this one.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        import gymnasium
+
+        try:
+            environment = make()
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from error
+        except (ImportError, gymnasium.error.Error) as error:
+            line = " ".join(str(error).split())
+            raise UserError(f"{name} cannot be made: {line}") from error
+        except BaseException as error:  # noqa: BLE001
+            _raise(error)
+        if not isinstance(environment, gymnasium.Env):
+            raise UserError(
+                f"{name} made {checking.shown(environment)}, which is no gymnasium.Env"
+            )
+        for field in ("observation_space", "action_space"):
+            if not hasattr(environment, field):
+                raise UserError(f"{name} has no {field}")
+        spaces.check_supported(name, environment.observation_space)
+        spaces.action_spec(name, environment.action_space)
+        return Guarded(environment, name, bounds)
+
+    return make_one
+
+
+def _raise(error: BaseException) -> NoReturn:
+    """The error, or a RuntimeError where the main process would misread it."""
+    if isinstance(error, MISLEADING) or not _crosses(error):
+        described = f"{type(error).__name__}: {error}".removesuffix(": ")
+        raise RuntimeError(f"the environment raised {described}") from error
+    raise error
+
+
+def _crosses(error: BaseException) -> bool:
+    """Whether the main process can have the same exception."""
+    try:
+        return type(pickle.loads(pickle.dumps(error))) is type(error)
+    except Exception:  # noqa: BLE001 a class may do anything here
+        return False

@@ -1,0 +1,72 @@
+"""What a run starts from: its arguments, its environments, perhaps an earlier state."""
+
+from collections.abc import Callable
+from typing import Any
+
+from podracer.errors import UserError, check_at_least_one, check_range
+from sebulba.actor import Actor
+from sebulba.learner import LAYOUT, Learner, State
+from sebulba.report import Report
+from sebulba.transport import ParameterServer
+
+
+def check(max_lag: int | None, **numbers: int) -> None:
+    """Raises UserError where a number is below 1, or the lag negative."""
+    check_at_least_one(**numbers)
+    if max_lag is not None:
+        check_range("max_lag", max_lag, 0)
+
+
+def make_environments(
+    make_environment: Callable[[int], Any], threads: int, parts: int
+) -> list[Any]:
+    """A batch of environments for each actor thread.
+
+    Raises UserError where a batch does not split into `parts`.
+    """
+    first = make_environment(0)
+    try:
+        check_splits(first.batch_size, parts)
+    except UserError:
+        first.close()
+        raise
+    return [first, *(make_environment(number) for number in range(1, threads))]
+
+
+def check_splits(batch_size: int, parts: int) -> None:
+    """Raises UserError where a batch does not split into `parts`."""
+    if batch_size % parts:
+        raise UserError(
+            f"batch_size is {batch_size}, which does not split into {parts} equal parts, "
+            "one for each learner core and update of a trajectory: choose a multiple of "
+            f"{parts}, or other learner_cores"
+        )
+
+
+def resume(
+    restore: Callable[[State, State], State],
+    learner: Learner,
+    server: ParameterServer,
+    report: Report,
+    actor: Actor | None,
+) -> None:
+    """Resumes the learner and the report from a restored state, and `actor` if given.
+
+    The actor resumes bit for bit from a state that holds its snapshot; from another one it
+    begins new episodes with fresh random numbers.
+    """
+    state = learner.state
+    if actor:
+        server.publish(learner.params, learner.updates)
+        actor.begin()
+        learner.expect(actor.part())
+        state = learner.whole(actor.snapshot(), report.sums())
+    snapshot, sums = learner.restore(restore(state, LAYOUT))
+    report.begin_at(learner.updates // learner.updates_per_trajectory, sums)
+    if not actor:
+        return
+    if snapshot.steps > 0:
+        actor.restore(snapshot)
+    else:
+        server.publish(learner.params, learner.updates)
+        actor.begin()

@@ -1,0 +1,52 @@
+"""An agent written from podracer/agent.py alone."""
+
+import jax
+import jax.numpy as jnp
+
+from podracer.agent import ActorOutput, Agent, LearnerState
+from podracer.parallel import AVERAGE
+
+LEARNING_RATE = 0.1
+
+
+def reinforce(observations: int, actions: int, average=AVERAGE) -> Agent:
+    """REINFORCE with a linear policy over flat observations; forgetful with
+    `average=lambda x: x`."""
+
+    def logits(params, timesteps):
+        rows = timesteps.observation.reshape(*timesteps.reward.shape, -1)
+        return rows @ params["w"]
+
+    def initial_learner_state(key):
+        w = 0.1 * jax.random.normal(key, (observations, actions))
+        return LearnerState({"params": {"w": w}, "updates": jnp.int32(0)}, ())
+
+    def actor_step(keys, params, actor_state, timestep):
+        action = jax.vmap(jax.random.categorical)(keys, logits(params, timestep))
+        return actor_state, ActorOutput(action, ())
+
+    def learner_step(key, learner_state, trajectory):
+        timesteps, outputs, _ = trajectory
+        rows = jax.tree.map(lambda x: x[:-1], timesteps)
+
+        def loss(params):
+            log_pi = jax.nn.log_softmax(logits(params, rows))
+            taken = jnp.take_along_axis(log_pi, outputs.action[..., None], -1)[..., 0]
+            return -jnp.mean(taken * (1.0 + timesteps.reward[1:]))
+
+        shared = learner_state.shared
+        gradients = average(jax.grad(loss)(shared["params"]))
+        params = jax.tree.map(
+            lambda x, g: x - LEARNING_RATE * g, shared["params"], gradients
+        )
+        shared = {"params": params, "updates": shared["updates"] + 1}
+        return LearnerState(shared, ()), {}
+
+    return Agent(
+        initial_learner_state,
+        learner_step,
+        lambda learner_state: learner_state.shared["params"],
+        lambda batch_size: (),
+        actor_step,
+        actor_step,
+    )

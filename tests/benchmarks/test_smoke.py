@@ -1,0 +1,72 @@
+"""Every benchmark runs: at sizes of seconds, whose figures mean nothing."""
+
+import os
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import interruptions
+
+ROOT = Path(__file__).parents[2]
+SMALL = {
+    "anakin": "--envs catch --batch-sizes 8 --unroll-lengths 4 --cores 1 --seconds 0.01 "
+    "--no-memory",
+    "checkpoints": "--hidden 8 --batch-size 32 --saves 1 --turns 1",
+    "convolution": "--torsos minatar --seconds 0.01",
+    "environments": "--names catch --rounds 1 --seconds 0.01 --batch-size 8 --steps 4",
+    "learning": "--only smoke --seeds 1 --out runs",
+    "ppo": "--settings 8x16 --cores 1 --repeats 1 --steps 512 --floor-seconds 0.001",
+    "random_play": "catch 8 4 0.01",
+    "scaling": """--unroll-length 4 --seconds 0.5 --one {"batch_size":4096}""",
+    "sebulba": "--settings cartpole --batch-sizes 4 --unroll-lengths 4 "
+    "--threads-per-core 1 --cores 2 --seconds 0.1",
+    "peers.floor": "0.001",
+    "peers.sb3_halfcheetah": "--out curve.jsonl",
+}
+EXPECTED = {
+    "anakin": "catch",
+    "checkpoints": "1 checkpoints",
+    "convolution": "gradient in a loop",
+    "environments": "libraries: not installed",
+    "learning": "IMPALA",
+    "ppo": "brax: not installed",
+    "scaling": "steps_per_second",
+    "sebulba": "cartpole",
+    "peers.floor": "weight_gradient",
+    "peers.sb3_halfcheetah": "sb3: not installed",
+}
+RUN_BY_OTHERS = {  # with a peer's interpreter
+    *("peers.environments", "peers.rejax_cartpole", "peers.brax_cartpole"),
+}
+
+
+def test_none_is_left_out():
+    scripts = (ROOT / "benchmarks").glob("**/*.py")
+    names = {".".join(x.relative_to(ROOT / "benchmarks").parts)[:-3] for x in scripts}
+    assert names == SMALL.keys() | RUN_BY_OTHERS
+
+
+def run(name, folder):
+    """What the process of a benchmark does."""
+    os.chdir(folder)
+    os.environ |= {
+        "HOME": str(folder),  # where no peer is installed
+        "PODRACER_BENCHMARKS_INSTALL": "no",
+        "PYTHONPATH": str(ROOT),
+    }
+    interruptions.say_in("said.txt")
+    sys.argv = [name, *SMALL[name].split()]
+    sys.path.insert(0, str(ROOT / "benchmarks" / "peers"))  # as Python has for scripts
+    runpy.run_module(f"benchmarks.{name}", run_name="__main__")
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_it_runs(name, tmp_path):
+    process = interruptions.processes.Process(target=run, args=(name, tmp_path))
+    process.start()
+    code = interruptions.ended(process)
+    said = (tmp_path / "said.txt").read_text()
+    assert code == 0, said
+    assert EXPECTED.get(name, "") in said

@@ -1,0 +1,168 @@
+"""IMPALA: its optimizer, schedule and loss against values of TorchBeast's code."""
+
+import dataclasses
+
+import dm_env
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from dm_env import specs
+
+from podracer import networks
+from podracer.agent import ActorOutput, Trajectory
+from podracer.agents import impala
+from podracer.agents.presets import PRESETS
+from podracer.networks.policies import Categorical
+from tests.jitted import jitted
+
+pytestmark = pytest.mark.core
+
+MID = int(dm_env.StepType.MID)
+
+
+def test_rmsprop_is_torchs():
+    config = impala.Config(learning_rate=0.01, max_gradient_norm=1e9)
+    optimizer = impala.make_optimizer(config)
+    param, state, got = jnp.float32(1.0), optimizer.init(jnp.float32(1.0)), []
+    for gradient in (1.0, 0.5, -2.0):
+        direction, state = optimizer.update(jnp.float32(gradient), state)
+        param = param - config.learning_rate * direction
+        got.append(float(param))
+    np.testing.assert_allclose(got, [0.909091, 0.867890, 0.951698], atol=1e-5)
+
+
+def test_momentum_multiplies_steps_not_gradients():
+    config = impala.Config(momentum=0.5)
+    optimizer = impala.make_optimizer(config)
+    plain = impala.make_optimizer(dataclasses.replace(config, momentum=0.0))
+    state, plain_state = optimizer.init(jnp.ones(1)), plain.init(jnp.ones(1))
+    buffer = 0.0
+    for gradient in (1.0, 0.5):
+        got, state = optimizer.update(jnp.full(1, gradient), state)
+        step, plain_state = plain.update(jnp.full(1, gradient), plain_state)
+        buffer = 0.5 * buffer + step
+    np.testing.assert_allclose(got, buffer, rtol=1e-6)
+
+
+MU = [[[0, 0, 0], [1, 0, -1]], [[0.5, -0.5, 0], [0, 2, 0]], [[0.2, 0.1, 0], [-1, 0, 1]]]
+PI = [[[1, 0, 0], [0, 0, 0]], [[0, 0, 1], [0, 1, 0]], [[0, 0, 0], [-2, 0, 2]]]
+
+
+def case_two():
+    """Spec F1, case 2: an episode of environment 1 ends with the second action."""
+    reward = jnp.array([[0.0, 0], [1, 0], [0, 1], [-1, 0.5]])
+    discount = jnp.array([[1.0, 1], [1, 1], [1, 0], [1, 1]])
+    timesteps = dm_env.TimeStep(
+        jnp.full((4, 2), MID), reward, discount, jnp.zeros((4, 2))
+    )
+    outputs = ActorOutput(
+        jnp.array([[0, 0], [2, 1], [1, 2]]), Categorical(jnp.array(MU, jnp.float32))
+    )
+    logits = jnp.concatenate([jnp.array(PI, jnp.float32), jnp.zeros((1, 2, 3))])
+    value = jnp.array([[0.3, 0.1], [0.2, -0.2], [0.4, 0.6], [0.5, -0.3]])
+    return networks.Predictions(Categorical(logits), value), Trajectory(
+        timesteps, outputs, ()
+    )
+
+
+@pytest.mark.parametrize(
+    ("entropy_cost", "expected"), [(0.01, 0.010176991840), (0.0006, 0.062481087623)]
+)
+def test_loss_sums_as_torchbeast(entropy_cost, expected):
+    config = impala.Config(entropy_cost=entropy_cost)
+    total, metrics = impala.make_loss(config)(*case_two())
+    assert float(total) == pytest.approx(expected, abs=1e-5)
+    assert 6 * float(metrics["loss/policy"]) == pytest.approx(-0.524772033, abs=1e-5)
+    assert 6 * float(metrics["loss/value"]) == pytest.approx(1.181183361, abs=1e-5)
+    assert 6 * float(metrics["loss/entropy"]) == pytest.approx(-5.564265509, abs=1e-5)
+
+
+def test_reductions_differ_by_a_factor():
+    totals = {
+        reduction: float(
+            impala.make_loss(impala.Config(reduction=reduction))(*case_two())[0]
+        )
+        for reduction in ("sum", "mean", "podracer")
+    }
+    assert totals["sum"] == totals["podracer"] == pytest.approx(6 * totals["mean"])
+
+
+def test_presets_are_the_published_ones():
+    presets = PRESETS["impala"]
+    torchbeast, table = presets["torchbeast"], presets["impala"]
+    assert (torchbeast.unroll_length, torchbeast.batch_size) == (80, 8)
+    assert torchbeast.config == impala.Config(
+        discount_factor=0.99,
+        learning_rate=4.8e-4,
+        value_cost=0.5,
+        entropy_cost=6e-4,
+        max_gradient_norm=40.0,
+        rmsprop_decay=0.99,
+        rmsprop_epsilon=0.01,
+        reward_clipping="abs_one",
+        reduction="sum",
+    )
+    assert (table.unroll_length, table.batch_size) == (20, 32)
+    assert (table.config.learning_rate, table.config.entropy_cost) == (6e-4, 0.01)
+    assert presets["podracer"].config.reduction == "podracer"
+
+
+def make(memory="none", **config):
+    network = networks.actor_critic(
+        specs.Array((3,), np.float32),
+        specs.DiscreteArray(2),
+        networks.Config(hidden_sizes=(8,), memory=memory, memory_size=8),
+    )
+    return jitted(impala.make_agent(impala.Config(**config), network))
+
+
+def some_timestep(key, batch_size=4):
+    return dm_env.TimeStep(
+        jnp.full(batch_size, MID),
+        jnp.zeros(batch_size),
+        jnp.ones(batch_size),
+        jax.random.normal(key, (batch_size, 3)),
+    )
+
+
+def test_greedy_takes_the_likeliest_action():
+    agent = make()
+    params = agent.actor_params(agent.initial_learner_state(jax.random.key(0)))
+    keys = jax.random.split(jax.random.key(1), 4)
+    timestep = some_timestep(jax.random.key(2))
+    memory = agent.initial_actor_state(4)
+    _, output = agent.greedy_actor_step(keys, params, memory, timestep)
+    np.testing.assert_array_equal(output.action, output.extras.mode())
+    sampled = {
+        tuple(
+            np.asarray(
+                agent.actor_step(
+                    jax.random.split(jax.random.key(seed), 4), params, memory, timestep
+                )[1].action
+            )
+        )
+        for seed in range(20)
+    }
+    assert len(sampled) > 1
+
+
+def test_an_update_moves_every_parameter_once():
+    agent = make(memory="lstm")
+    state = agent.initial_learner_state(jax.random.key(0))
+    _, trajectory = case_two()
+    timesteps = trajectory.timesteps._replace(
+        observation=jax.random.normal(jax.random.key(1), (4, 2, 3))
+    )
+    outputs = ActorOutput(
+        trajectory.outputs.action % 2,
+        Categorical(trajectory.outputs.extras.logits[..., :2]),
+    )
+    trajectory = Trajectory(timesteps, outputs, agent.initial_actor_state(2))
+    after, metrics = agent.learner_step(jax.random.key(2), state, trajectory)
+    moved = jax.tree.map(
+        lambda a, b: bool((a != b).any()), state.shared.params, after.shared.params
+    )
+    assert all(jax.tree.leaves(moved))
+    assert int(after.shared.updates) == 1
+    assert all(np.isfinite(float(x)) for x in metrics.values())

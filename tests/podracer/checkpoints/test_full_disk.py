@@ -1,0 +1,37 @@
+"""A disk that is full while a checkpoint is written: one line, and nothing else."""
+
+from tests.interruptions import checkpoints, ended, start
+
+SMALL = (
+    *("train", "--env=catch", "--agent=ppo", "--batch-size=8", "--unroll-length=8"),
+    *("--cores=1", "--quiet", "--network.hidden-sizes", "256"),
+)
+FULL = 80_000  # bytes of a file; less than the parameters have, more than the metrics
+
+
+def said(folder, *arguments, code, **options):
+    process = start("anakin", *arguments, output=folder / "said", **options)
+    assert ended(process) == code, (folder / "said").read_text()
+    lines = (folder / "said").read_text().splitlines()
+    ours = ("persistent compilation cache", "  warnings.warn(")  # the tests' own cache
+    return [line for line in lines if not any(x in line for x in ours)]
+
+
+def test_a_full_disk_is_one_line_which_promises_nothing_that_is_not_there(tmp_path):
+    run = tmp_path / "run"
+    new = *SMALL, "--total-steps=640", f"--run={run}"
+    (line,) = said(tmp_path, *new, code=2, most_bytes=FULL)
+    assert line == (
+        f"anakin: error: {run}/checkpoints/10: cannot write: File too large; there is no "
+        "earlier checkpoint"
+    )
+    assert not checkpoints(run)
+    assert not said(tmp_path, *new, "--overwrite", code=0)
+    more = f"--resume={run}", "--allow-changes", "--total-steps=1280", "--quiet"
+    *_, line = lines = said(tmp_path, "train", *more, code=2, most_bytes=FULL)
+    assert len(lines) == 1 and line == (
+        f"anakin: error: {run}/checkpoints/20: cannot write: File too large; --resume "
+        "continues from checkpoint 10"
+    )
+    assert not said(tmp_path, "train", *more, code=0)
+    assert {"10", "20"} <= checkpoints(run)

@@ -1,0 +1,48 @@
+"""Episode returns and lengths, ends at every position."""
+
+import dm_env
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from podracer.metrics import episodes
+
+pytestmark = pytest.mark.core
+
+FIRST, MID, LAST = dm_env.StepType
+
+
+def run(step_types, rewards):
+    """Counts a batch of one after FIRST; returns the state."""
+    state = episodes.initial_state(1)
+    for step_type, reward in zip(step_types, rewards, strict=True):
+        timestep = dm_env.TimeStep(
+            jnp.array([step_type], jnp.int32), jnp.array([reward]), jnp.ones(1), None
+        )
+        state = episodes.step(state, timestep)
+    return state
+
+
+def collect(state):
+    state, sums = episodes.collect(state)
+    return state, episodes.means(sums)
+
+
+def test_an_episode_is_counted_once_and_the_next_one_starts_at_zero():
+    state = run([MID, LAST, FIRST, MID, MID, LAST, FIRST], [1.0, 2, 0, 3, 4, 5, 0])
+    state, metrics = collect(state)
+    assert float(metrics["episodes"]) == 2
+    assert float(metrics["episode_return"]) == (3 + 12) / 2
+    assert float(metrics["episode_length"]) == (2 + 3) / 2
+    assert float(state.episode_return[0]) == 0
+
+
+def test_a_running_episode_survives_a_count():
+    state = run([MID, MID], [1.0, 1.0])
+    state, metrics = collect(state)
+    assert float(metrics["episodes"]) == 0
+    assert np.isnan(float(metrics["episode_return"]))
+    last = dm_env.TimeStep(jnp.array([int(LAST)]), jnp.ones(1), jnp.zeros(1), None)
+    _, metrics = collect(episodes.step(state, last))
+    assert float(metrics["episode_return"]) == 3
+    assert float(metrics["episode_length"]) == 3

@@ -1,0 +1,238 @@
+"""Networks: one truth for stepping and replaying, memory that ends with its episode."""
+
+import dm_env
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from dm_env import specs
+
+from podracer import networks
+from podracer.errors import UserError
+from podracer.networks import building, heads
+from tests.environments import rows
+
+pytestmark = pytest.mark.core
+
+FIRST, MID, LAST = dm_env.StepType
+VARIANTS = {
+    "mlp": networks.Config(hidden_sizes=(8,)),
+    "separate": networks.Config(hidden_sizes=(8,), separate_value=True),
+    "lstm": networks.Config(hidden_sizes=(8,), memory="lstm", memory_size=4),
+    "gru, separate": networks.Config(
+        hidden_sizes=(8,), memory="gru", memory_size=4, separate_value=True
+    ),
+    "minatar": networks.Config(torso="minatar"),
+    "two layers, last reward": networks.Config(
+        hidden_sizes=(8,),
+        memory="lstm",
+        memory_size=4,
+        memory_layers=2,
+        last_reward=True,
+    ),
+}
+
+
+def make(config, shape=(6, 6, 2)):
+    return networks.actor_critic(
+        specs.Array(shape, np.float32), specs.DiscreteArray(3), config
+    )
+
+
+def some_timesteps(step_types, shape=(6, 6, 2), batch_size=2):
+    step_type = jnp.array(step_types, jnp.int32)[:, None]
+    step_type = jnp.broadcast_to(step_type, (len(step_types), batch_size))
+    observation = jax.random.normal(jax.random.key(1), (*step_type.shape, *shape))
+    ones = jnp.ones(step_type.shape)
+    return dm_env.TimeStep(step_type, ones, ones, observation)
+
+
+def count(spec, **config):
+    network = networks.actor_critic(
+        spec, specs.DiscreteArray(6), networks.Config(**config)
+    )
+    params = jax.eval_shape(network.init, jax.random.key(0))
+    return sum(x.size for x in jax.tree.leaves(params))
+
+
+ATARI = specs.Array((84, 84, 4), np.uint8)
+ATARI_AND_ACTION = (ATARI, specs.DiscreteArray(6))
+
+
+def test_parameter_counts_are_torchbeasts():
+    planes = specs.Array((10, 10, 4), np.float32)
+    assert count(planes, torso="minatar") == 132_695
+    shallow = {"torso": "shallow", "last_reward": True, "last_action": True}
+    assert count(ATARI_AND_ACTION, **shallow) == 1_687_768
+    deep = {"torso": "resnet", "last_reward": True}
+    assert count(ATARI, **deep) == 1_091_038
+    # PyTorch's LSTM adds two biases where one does: 4 per unit and layer less here.
+    lstm = {"memory": "lstm", "memory_size": 519, "memory_layers": 2}
+    assert count(ATARI_AND_ACTION, **shallow, **lstm) == 6_005_848 - 2 * 4 * 519
+    lstm = {"memory": "lstm", "memory_size": 256}
+    assert count(ATARI, **deep, **lstm) == 1_618_391 - 4 * 256
+
+
+@pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
+def test_replay_equals_acting(config):
+    network = make(config)
+    params = network.init(jax.random.key(0))
+    timesteps = some_timesteps([MID, LAST, FIRST, MID])
+    start = jax.tree.map(lambda x: x + 0.5, network.initial_memory(2))
+    memory, steps = start, []
+    for t in range(4):
+        memory, predictions = network.step(params, memory, rows(timesteps, t))
+        steps.append(predictions)
+    replayed = network.unroll(params, start, timesteps)
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *steps)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), replayed, stacked
+    )
+
+
+@pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
+def test_a_batch_replayed_in_parts_is_the_same(config, monkeypatch):
+    network = make(config)
+    params = network.init(jax.random.key(0))
+    timesteps = some_timesteps([FIRST, MID, LAST, FIRST], batch_size=6)
+    memory = jax.tree.map(lambda x: x + 0.5, network.initial_memory(6))
+    whole = network.unroll(params, memory, timesteps)
+    calls = []
+    monkeypatch.setattr(
+        jax.lax, "map", lambda *x, f=jax.lax.map: calls.append(1) or f(*x)
+    )
+    monkeypatch.setattr(building, "CACHE", 2 * 6 * 6 * 2 * 4)  # two observations
+    parts = network.unroll(params, memory, timesteps)
+    assert calls
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), whole, parts)
+
+
+def test_memory_starts_from_zero_at_first_and_only_there():
+    network = make(VARIANTS["lstm"])
+    params = network.init(jax.random.key(0))
+    timesteps = some_timesteps([MID, FIRST, MID])
+    fresh = network.initial_memory(2)
+    other = jax.tree.map(lambda x: x + 1.0, fresh)
+    a, b = (
+        network.unroll(params, memory, timesteps).value for memory in (fresh, other)
+    )
+    assert (a[0] != b[0]).all()
+    np.testing.assert_array_equal(a[1:], b[1:])
+
+
+def test_dictionary_observations_are_flattened_together():
+    spec = {"a": specs.Array((2,), np.float32), "b": specs.Array((3, 2), np.float32)}
+    network = networks.actor_critic(
+        spec, specs.DiscreteArray(2), networks.Config(hidden_sizes=(5,))
+    )
+    params = network.init(jax.random.key(0))
+    sizes = sorted(x.shape for x in jax.tree.leaves(params) if x.ndim == 2)
+    assert sizes == [(5, 1), (5, 2), (8, 5)]
+
+
+CHANNELS = (np.float32([-1, -1]), np.float32([1, 1]))
+
+
+@pytest.mark.parametrize(
+    ("spec", "action_shape"),
+    [
+        (specs.DiscreteArray(4), ()),
+        (specs.BoundedArray((3,), np.int32, 0, [1, 4, 2]), (3,)),
+        (specs.BoundedArray((2,), np.float32, *CHANNELS), (2,)),
+    ],
+)
+def test_a_policy_for_every_kind_of_action(spec, action_shape):
+    network = networks.actor_critic(specs.Array((5,), np.float32), spec)
+    params = network.init(jax.random.key(0))
+    policy = network.unroll(params, network.initial_memory(7), five(7)).policy
+    policy = jax.tree.map(lambda x: x[0], policy)
+    keys = jax.random.split(jax.random.key(1), 7)
+    for action in policy.sample(keys), policy.mode():
+        assert action.shape == (7, *action_shape)
+        assert jnp.issubdtype(action.dtype, jnp.integer) == (spec.dtype == np.int32)
+        assert policy.log_prob(action).shape == policy.entropy().shape == (7,)
+
+
+def five(batch_size):
+    """Two timesteps with five random numbers each."""
+    observation = jax.random.normal(jax.random.key(2), (2, batch_size, 5))
+    zeros = jnp.zeros((2, batch_size))
+    return dm_env.TimeStep(zeros.astype(jnp.int32), zeros, zeros, observation)
+
+
+@pytest.mark.parametrize("mean", ["linear", "tanh"])
+@pytest.mark.parametrize("deviation", ["independent", "dependent"])
+@pytest.mark.parametrize("positive", ["exp", "softplus"])
+def test_deviations_start_where_they_are_told(mean, deviation, positive):
+    head = heads.Config(1e-4, mean, deviation, positive, initial_deviation=0.35)
+    network = networks.actor_critic(
+        specs.Array((5,), np.float32),
+        specs.BoundedArray((2,), np.float32, *CHANNELS),
+        networks.Config(head=head),
+    )
+    params = network.init(jax.random.key(0))
+    policy = network.unroll(params, network.initial_memory(3), five(3)).policy
+    np.testing.assert_allclose(policy.deviation, 0.35, atol=0.02)
+    np.testing.assert_allclose(policy.mean, 0.0, atol=0.1)
+    differs = np.ptp(policy.deviation, axis=(0, 1)) > 0
+    assert differs.all() if deviation == "dependent" else not differs.any()
+
+
+def test_batch_ppos_parameter_counts():
+    """Spec B5: 21,002 and 21,001 for Pendulum."""
+    network = networks.actor_critic(
+        specs.Array((3,), np.float32),
+        specs.BoundedArray((1,), np.float32, -1, 1),
+        networks.Config(hidden_sizes=(200, 100), separate_value=True),
+    )
+    params = network.init(jax.random.key(0))["params"]
+    sizes = {"policy": 0, "value": 0}
+    for name, part in params.items():
+        sizes[name.split("_")[0]] += sum(x.size for x in jax.tree.leaves(part))
+    assert sizes == {"policy": 21_002, "value": 21_001}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        specs.Array((1,), np.float32),
+        specs.BoundedArray((2, 2), np.float32, -1, 1),
+        specs.BoundedArray((2,), np.int32, 1, 3),
+        specs.BoundedArray((2,), bool, False, True),
+    ],
+)
+def test_actions_that_no_policy_is_for_are_one_line(spec):
+    with pytest.raises(UserError, match="action_spec is .*wrap the env") as error:
+        networks.actor_critic(specs.Array((2,), np.float32), spec)
+    assert "\n" not in str(error.value)
+
+
+def test_squashing_twice_is_refused():
+    with pytest.raises(UserError, match="squash"):
+        heads.Config(mean="tanh", squash=True)
+
+
+@pytest.mark.parametrize(
+    ("observation", "line"),
+    [
+        (np.zeros((2, 1), np.float32), r"observation has shape \(1,\), but .* \(3,\)"),
+        (np.zeros((2, 3, 1), np.float32), r"observation has shape \(3, 1\), but"),
+        (np.zeros((2, 1, 3), np.float32), r"observation has shape \(1, 3\), but"),
+        ({"x": np.zeros((2, 3), np.float32)}, "observation has the structure"),
+    ],
+)
+def test_an_observation_unlike_its_spec_is_one_line(observation, line):
+    """It would be flattened to the right size, or broadcast, and learned from."""
+    network = networks.actor_critic(
+        specs.Array((3,), np.float32),
+        specs.DiscreteArray(2),
+        networks.Config(hidden_sizes=(4,)),
+    )
+    params, memory = network.init(jax.random.key(0)), network.initial_memory(2)
+    good = dm_env.TimeStep(
+        jnp.zeros(2, jnp.int32), jnp.zeros(2), jnp.ones(2), np.zeros((2, 3), np.float32)
+    )
+    network.step(params, memory, good)
+    with pytest.raises(UserError, match=line) as error:
+        network.step(params, memory, good._replace(observation=observation))
+    assert "\n" not in str(error.value)

@@ -1,0 +1,153 @@
+"""Conv is flax's Conv, and compiles as it should on every platform."""
+
+import re
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from podracer.networks.convolution import Conv, max_pool
+
+pytestmark = pytest.mark.core
+
+PAD1 = ((1, 1), (1, 1))
+CASES = {
+    "minatar": ((5, 10, 10, 4), 16, 3, 1, "VALID"),
+    "minatar, 10 channels": ((5, 10, 10, 10), 16, 3, 1, "VALID"),
+    "padded by 1": ((2, 13, 11, 16), 8, 3, 1, PAD1),
+    "8x8/4": ((2, 84, 84, 4), 32, 8, 4, "VALID"),
+    "4x4/2": ((2, 20, 20, 32), 8, 4, 2, "VALID"),
+    "odd sizes": ((2, 17, 23, 16), 8, 4, 2, "VALID"),
+    "stride does not divide": ((2, 17, 22, 16), 8, 3, 2, "SAME"),
+    "uneven": ((2, 3, 15, 14, 9), 5, (2, 5), (3, 2), ((2, 0), (1, 3))),
+}
+
+
+def make(case):
+    shape, features, size, stride, padding = CASES[case]
+    size, stride = (v if isinstance(v, tuple) else (v, v) for v in (size, stride))
+    x = jax.random.normal(jax.random.key(0), shape)
+    ours = Conv(features, size, stride, padding)
+    return x, ours, nn.Conv(features, size, stride, padding)
+
+
+def flax_max_pool(x):
+    return nn.max_pool(x, (3, 3), (2, 2), PAD1)
+
+
+def loss(module, params, x):
+    return jnp.sum(jnp.square(module.apply(params, x))) / x.size
+
+
+def in_scan(function, *args):
+    """Twice in a loop whose body XLA cannot lift out."""
+
+    def body(args, _):
+        result = function(*args)
+        return jax.tree.map(lambda a, b: a - 0.1 * b, args, result), result
+
+    return jax.lax.scan(body, args, None, length=2)[1]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_equals_flax(case):
+    x, ours, flax = make(case)
+    params = flax.init(jax.random.key(1), x)
+    assert jax.tree.map(jnp.shape, ours.init(jax.random.key(1), x)) == jax.tree.map(
+        jnp.shape, params
+    )
+    np.testing.assert_allclose(
+        ours.apply(params, x), flax.apply(params, x), rtol=1e-5, atol=1e-5
+    )
+    gradients = [
+        jax.jit(jax.grad(loss, argnums=(1, 2)), static_argnums=0)(module, params, x)
+        for module in (ours, flax)
+    ]
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), *gradients
+    )
+
+
+@pytest.mark.parametrize("case", ["minatar", "padded by 1", "8x8/4", "4x4/2"])
+def test_compiles_to_ordinary_convolutions_in_a_loop(case):
+    x, ours, _ = make(case)
+    params = ours.init(jax.random.key(1), x)
+
+    def gradients(params, x):
+        return jax.grad(loss, argnums=(1, 2))(ours, params, x)
+
+    program = jax.jit(lambda *args: in_scan(gradients, *args))
+    text = program.lower(params, x).compile().as_text()
+    assert "while(" in text
+    assert "conditional" not in text
+    layouts = set(re.findall(r"convolution\(.*dim_labels=(\S+?)[,\s]", text))
+    assert layouts == {"b01f_01io->b01f"}
+
+
+@pytest.mark.parametrize("platform", ["tpu", "cuda"])
+def test_is_native_elsewhere(platform):
+    x, *modules = make("8x8/4")
+    params = modules[0].init(jax.random.key(1), x)
+
+    def heavy(function, *args):
+        """The operations of that name and all that is said of them."""
+        gradient = jax.jit(jax.grad(lambda *args: jnp.sum(function(*args) ** 2)))
+        lowered = gradient.trace(*args).lower(lowering_platforms=(platform,))
+        operations = r"((?:convolution|reduce_window|select_and_scatter)\W.*)"
+        text = re.sub(r"[%#]\w+", "", lowered.as_text())  # no names of values
+        return sorted(re.findall(operations, text))
+
+    ours, flax = (heavy(lambda x, m=m: m.apply(params, x), x) for m in modules)
+    assert ours == flax and len(ours) == 2
+    assert heavy(max_pool, x) == heavy(flax_max_pool, x) != []
+
+
+def test_leading_axes_and_vmap():
+    x, module, _ = make("minatar")
+    params = module.init(jax.random.key(1), x)
+    y = module.apply(params, x)
+    np.testing.assert_array_equal(module.apply(params, x[None, :, None])[0, :, 0], y)
+    np.testing.assert_allclose(module.apply(params, x[0]), y[0], rtol=1e-5, atol=1e-5)
+
+    gradient = jax.grad(loss, argnums=(1, 2))
+    both = jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), params)
+    mapped = jax.vmap(lambda params: gradient(module, params, x))(both)
+    second = gradient(module, jax.tree.map(lambda leaf: leaf[1], both), x)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a[1], b, rtol=1e-4, atol=1e-5),
+        mapped,
+        second,
+    )
+
+
+@pytest.mark.parametrize("case", ["minatar", "4x4/2"])
+def test_second_derivative(case):
+    """As a meta-gradient takes it: through an update."""
+    x, *modules = make(case)
+    params = modules[0].init(jax.random.key(1), x)
+
+    def updated_loss(params, module):
+        gradient = jax.grad(loss, argnums=1)(module, params, x)
+        return loss(module, jax.tree.map(lambda p, g: p - g, params, gradient), x)
+
+    ours, flax = (
+        jax.jit(jax.grad(updated_loss), static_argnums=1)(params, module)
+        for module in modules
+    )
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), ours, flax
+    )
+
+
+@pytest.mark.parametrize("shape", [(2, 84, 84, 4), (3, 21, 42, 3), (1, 11, 7, 1)])
+@pytest.mark.parametrize("ties", [False, True])
+def test_max_pool_equals_flax(shape, ties):
+    x = jax.random.normal(jax.random.key(0), shape)
+    x = jnp.round(x) if ties else x
+    y, ours = jax.vjp(max_pool, x)
+    expected, flax = jax.vjp(flax_max_pool, x)
+    np.testing.assert_array_equal(y, expected)
+    d_y = jax.random.normal(jax.random.key(1), y.shape)
+    np.testing.assert_allclose(ours(d_y)[0], flax(d_y)[0], rtol=1e-5, atol=1e-5)

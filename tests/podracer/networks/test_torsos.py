@@ -1,0 +1,90 @@
+"""Torsos: sizes to the letter of their papers, any observation, bytes as images."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from dm_env import specs
+
+from podracer.networks import torsos
+
+pytestmark = pytest.mark.core
+
+
+def count(torso, observation):
+    params = jax.eval_shape(torso.init, jax.random.key(0), observation)
+    return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def heads(features, num_actions=6):
+    return (features + 1) * (num_actions + 1)
+
+
+@pytest.mark.parametrize(
+    "torso, shape, inputs_of_heads, total",
+    [
+        (torsos.MinAtar(), (10, 10, 4), 128, 132_695),
+        (torsos.Shallow(), (84, 84, 4), 512 + 1 + 6, 1_687_768),  # + reward, action
+        (torsos.ResNet(), (84, 84, 4), 256 + 1, 1_091_038),  # + reward
+    ],
+)
+def test_parameters_are_as_many_as_torchbeasts(torso, shape, inputs_of_heads, total):
+    assert count(torso, jnp.zeros((1, *shape))) + heads(inputs_of_heads) == total
+
+
+def test_width_and_depth():
+    image = jnp.zeros((1, 84, 84, 4))
+    features = 11 * 11 * 32 * 256 + 256
+
+    def convolutions(width=1, depth=1):
+        sizes = [4, 16 * width, 32 * width, 32 * width]
+        return sum(
+            (9 * before + 1) * after + 4 * depth * (9 * after + 1) * after
+            for before, after in itertools.pairwise(sizes)
+        )
+
+    assert count(torsos.ResNet(), image) == convolutions() + features
+    assert count(torsos.ResNet(depth=3), image) == convolutions(depth=3) + features
+    wide = features + 11 * 11 * 32 * 256
+    assert count(torsos.ResNet(width=2), image) == convolutions(width=2) + wide
+
+
+def test_weights_start_as_pytorchs_do_and_biases_at_zero():
+    params = torsos.Shallow().init(jax.random.key(0), jnp.zeros((1, 84, 84, 4)))
+    for layer in params["params"].values():
+        bound = np.prod(layer["kernel"].shape[:-1]) ** -0.5
+        largest = np.abs(layer["kernel"]).max()
+        assert 0.99 * bound < largest <= bound
+        assert not layer["bias"].any()
+
+
+@pytest.mark.parametrize("torso", [torsos.Shallow(), torsos.ResNet()])
+def test_bytes_are_scaled_images(torso):
+    image = jax.random.bits(jax.random.key(0), (2, 84, 84, 4), jnp.uint8)
+    params = torso.init(jax.random.key(1), image)
+    features = torso.apply(params, image)
+    assert features.dtype == jnp.float32
+    np.testing.assert_allclose(
+        features, torso.apply(params, image.astype(jnp.float32) / 255), atol=1e-6
+    )
+
+
+def test_an_mlp_sees_every_leaf():
+    torso = torsos.MLP((5,))
+    observation = {"image": jnp.ones((3, 2, 4), jnp.uint8), "direction": jnp.ones(3)}
+    params = torso.init(jax.random.key(0), observation)
+    assert params["params"]["Dense_0"]["kernel"].shape == (9, 5)
+    assert torso.apply(params, observation).shape == (3, 5)
+    for name, leaf in observation.items():
+        changed = observation | {name: 2 * leaf}
+        assert (torso.apply(params, changed) != torso.apply(params, observation)).any()
+
+
+def test_one_hot_names_what_the_spec_calls_discrete():
+    spec = {"cell": specs.DiscreteArray(3), "speed": specs.Array((2,), np.float32)}
+    observation = {"cell": jnp.array([2, 0]), "speed": jnp.ones((2, 2))}
+    encoded = torsos.one_hot(observation, spec)
+    np.testing.assert_array_equal(encoded["cell"], [[0, 0, 1], [1, 0, 0]])
+    assert encoded["speed"] is observation["speed"]

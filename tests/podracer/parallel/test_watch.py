@@ -1,0 +1,99 @@
+"""The watchdog alone: an end waits for the other hosts, and their failure is ours."""
+
+import json
+import os
+import threading
+import time
+
+import pytest
+
+from podracer.parallel import watch
+
+pytestmark = pytest.mark.core
+
+
+class Client:
+    """JAX's key-value service, as one host sees it."""
+
+    def __init__(self):
+        self.values = {}
+
+    def key_value_set(self, key, value):
+        self.values[key] = value
+
+    def key_value_dir_get(self, folder):
+        return [item for item in self.values.items() if item[0].startswith(folder)]
+
+
+class Exit(BaseException):
+    """In place of the end of the process."""
+
+
+@pytest.fixture
+def exits(monkeypatch):
+    codes = []
+
+    def leave(code):
+        codes.append(code)
+        raise Exit
+
+    monkeypatch.setattr(os, "_exit", leave)
+    monkeypatch.setattr(watch, "LAST_SECONDS", 0.0)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    return codes
+
+
+def make(client):
+    host = watch._Watch(client, 0, 2, limit=60.0)
+    host.start()
+    return host
+
+
+@pytest.fixture(autouse=True)
+def polled(monkeypatch):
+    monkeypatch.setattr(watch, "POLL_SECONDS", 0.01)
+
+
+def test_an_end_waits_for_the_others(exits):
+    client = Client()
+    host = make(client)
+    ending = threading.Thread(target=host.end)
+    ending.start()
+    time.sleep(0.3)
+    assert ending.is_alive() and f"{watch.ENDED}/0" in client.values
+    client.key_value_set(f"{watch.ENDED}/1", "1")
+    ending.join(30)
+    assert not ending.is_alive() and not host.is_alive() and exits == []
+
+
+def test_a_failure_while_it_waits_is_its_own(exits, capsys):
+    client = Client()
+    host = make(client)
+    ending = threading.Thread(target=host.end, daemon=True)
+    ending.start()
+    time.sleep(0.1)
+    failure = json.dumps({"code": 7, "why": "disk full"})
+    client.key_value_set(f"{watch.FAILED}/1", failure)
+    host.join(30)
+    assert exits == [7]
+    assert "[host 0 of 2] host 1 failed: \ndisk full" in capsys.readouterr().err
+    client.key_value_set(f"{watch.ENDED}/1", "1")  # lets the thread of the test end
+    ending.join(30)
+
+
+def test_an_end_waits_so_long_and_no_longer(exits, monkeypatch):
+    monkeypatch.setattr(watch, "END_SECONDS", 0.2)
+    client = Client()
+    host = make(client)
+    with pytest.raises(Exit):
+        host.end()
+    assert exits == [1]
+    assert "longer than this host" in client.values[f"{watch.FAILED}/0"]
+
+
+def test_without_host_0_there_is_no_good_end(exits, monkeypatch):
+    host = watch._Watch(Client(), 1, 2, limit=60.0)
+    monkeypatch.setattr(host._client, "key_value_dir_get", lambda _: 1 / 0)
+    with pytest.raises(Exit):
+        host.end()
+    assert exits == [1]

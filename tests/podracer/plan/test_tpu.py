@@ -1,0 +1,52 @@
+"""Slices, and how a crash of their compiler is reported; the compiler itself is in tests/podracer/plan/tpu."""
+
+import importlib.util
+import subprocess
+
+import pytest
+
+from anakin import __main__ as anakin
+from podracer.errors import UserError
+from podracer.plan import tpu
+from sebulba import __main__ as sebulba
+
+
+def test_a_missing_compiler_is_one_line(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"pip install 'podracer\[tpu-plan\]'"):
+        tpu.make_slice("v5e:2x4")
+
+
+@pytest.mark.parametrize("command", [anakin.plan, sebulba.plan])
+def test_the_slice_must_be_named(monkeypatch, command):
+    monkeypatch.setenv(tpu.CHILD, "1")
+    with pytest.raises(UserError, match="--tpu is missing"):
+        command(["--env", "catch"])
+
+
+def ended(monkeypatch, code, stderr):
+    def run(line, **options):
+        assert line[1:] == ["-m", "anakin", "plan", "--tpu", "v5e:2x4"]
+        assert options["timeout"] and options["env"]["JAX_PLATFORMS"] == "cpu"
+        return subprocess.CompletedProcess(line, code, stderr=stderr)
+
+    monkeypatch.delenv(tpu.CHILD, raising=False)
+    monkeypatch.setattr(subprocess, "run", run)
+    tpu.alone("anakin", None, ["--tpu", "v5e:2x4"])
+
+
+def test_a_compiler_that_gives_up_is_one_line(monkeypatch):
+    with pytest.raises(UserError, match=r"compiler crashed: .*\(device_id < 2\)"):
+        ended(monkeypatch, -6, "F1 x.cc] Check failed: device_id < 2\n*** stack\n")
+    with pytest.raises(UserError, match="signal 11"):
+        ended(monkeypatch, -11, "")
+
+
+def test_its_process_speaks_as_the_command(monkeypatch, capsys):
+    ended(monkeypatch, 0, "libtpu's own words\n")
+    with pytest.raises(UserError, match="^batch_size is 9$"):
+        ended(monkeypatch, 2, "libtpu\nanakin: error: batch_size is 9\n")
+    assert not capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        ended(monkeypatch, 1, "Traceback: a fault of ours\n")
+    assert "a fault of ours" in capsys.readouterr().err

@@ -1,0 +1,188 @@
+"""The TPU's compiler on every agent in both architectures: what it makes of them."""
+
+import re
+import subprocess
+import sys
+from functools import cache
+
+import jax
+import pytest
+
+from anakin import planning as anakin
+from envs_jax import Catch
+from podracer import networks
+from podracer.agents import AGENTS, batch_ppo, impala, ppo
+from podracer.plan import compiled, tpu
+from sebulba import host_environments
+from sebulba import planning as sebulba
+from sebulba.cores import Cores, split
+
+pytest.importorskip("libtpu", reason="the TPU's compiler is not installed")
+pytestmark = pytest.mark.tpu
+
+SLICES = {"v5e:1x1": (1, 1), "v5e:2x4": (8, 1), "v3:32x32": (2_048, 256)}
+CONFIGS = {
+    "impala": impala.Config(total_steps=10**9),
+    "ppo": ppo.Config(total_steps=10**9, epochs=2, minibatches=2),
+    "batch_ppo": batch_ppo.Config(
+        total_steps=10**9, episodes_per_update=8, max_episode_length=10, epochs=3
+    ),
+}
+# Of an update: gradients, each averaged as one tree; and what else is averaged there
+# (advantages' moments; a KL, normalizers and whether enough episodes have finished).
+GRADIENTS = {"impala": 1, "ppo": 4, "batch_ppo": 3}
+OTHERS = {"impala": 0, "ppo": 2, "batch_ppo": 6}
+UNROLL_LENGTH = 4
+CASES = pytest.mark.parametrize("name", CONFIGS)
+PLACES = pytest.mark.parametrize("place", SLICES)
+
+
+@cache
+def slice_of(place):
+    return tpu.make_slice(place)
+
+
+def make_agent(name):
+    observation, action = Catch().observation_spec(), Catch().action_spec()
+    network = networks.actor_critic(
+        observation, action, networks.Config(hidden_sizes=(32,))
+    )
+    return AGENTS[name].make_agent(CONFIGS[name], network)
+
+
+def gradient_bytes(name):
+    state = make_agent(name).initial_learner_state
+    params = jax.eval_shape(state, jax.random.key(0)).shared.params
+    return 4 * sum(x.size for x in jax.tree.leaves(params))
+
+
+def averages(program, inside):
+    """The bytes of each all-reduce; there is no other collective."""
+    found = []
+    for step in program.module.collectives:
+        if step.inside == inside:
+            assert step.instruction.opcode == "all-reduce"
+            carried = sum(x.logical for x in step.instruction.arrays)
+            found += [carried] * step.times
+    return found
+
+
+def check_update(program, name, cores, others):
+    """A gradient is averaged at once; the rest is scalars, no more often than needed."""
+    size, found = gradient_bytes(name), averages(program, inside=True)
+    if cores == 1:
+        assert not found
+        return
+    assert sum(x >= size for x in found) == GRADIENTS[name]
+    small = [x for x in found if x < size]
+    assert len(small) <= others and sum(small) < 1_000
+    assert not program.module.host_transfers
+
+
+@PLACES
+def test_the_slice_is_there(place):
+    slice = slice_of(place)
+    cores, hosts = SLICES[place]
+    assert (len(slice.cores), len(slice.hosts)) == (cores, hosts)
+    assert slice.clock and 15 < slice.memory / 2**30 < 16
+
+
+@PLACES
+@CASES
+def test_anakin(name, place):
+    cores = slice_of(place).cores
+    start, call = anakin.programs(
+        make_agent(name),
+        Catch(),
+        cores,
+        batch_size=8 * len(cores),
+        unroll_length=UNROLL_LENGTH,
+    )
+    check_update(call, name, len(cores), OTHERS[name])
+    assert len(averages(call, inside=False)) <= 2 * (len(cores) > 1)
+    assert call.kept == ["u32[]", "pred[]"]  # all but `updates` and `afresh`
+    assert not start.module.collectives and not start.module.host_transfers
+    # The text is read as the compiler means it.
+    padded = sum(x.padded for p in call.module.parameters for x in p.arrays)
+    assert padded == call.memory.arguments
+    assert call.cycles > 0 and call.flops > 0
+    assert call.memory.peak < 2**26
+
+
+@PLACES
+@CASES
+def test_sebulba(name, place):
+    slice = slice_of(place)
+    hosts = [split(cores) for cores in slice.hosts]
+    learners = [core for host in hosts for core in host.learners]
+    environment = host_environments.make(
+        "jax:catch", 12, 0, 1, host_environments.default_options("jax:catch")
+    )
+    made = sebulba.programs(
+        make_agent(name),
+        environment.reset(),
+        Cores(hosts[0].actors, learners),
+        parts=len(hosts[0].learners),
+        unroll_length=UNROLL_LENGTH,
+    )
+    assert len(learners) in (1, 6, 1_536)
+    check_update(made.learn, name, len(learners), OTHERS[name] + 1)  # metrics
+    assert not averages(made.learn, inside=False)
+    # All of state, tally and unroll takes over its own memory.
+    state, counted, _ = made.learn.compiled.in_avals[0]
+    assert len(made.learn.module.donated) == len(jax.tree.leaves((state, counted)))
+    unroll = made.step.results[0]
+    assert len(made.step.module.donated) == len(jax.tree.leaves(unroll))
+    for program in made:
+        assert not program.module.host_transfers
+    for program in (made.start, made.step, made.finish):
+        assert not program.module.collectives
+
+
+def test_what_does_not_fit_is_refused():
+    cores = slice_of("v5e:1x1").cores
+    with pytest.raises(compiled.DoesNotFit) as refused:
+        anakin.programs(
+            make_agent("impala"), Catch(), cores, batch_size=2**22, unroll_length=16
+        )
+    assert refused.value.needed > 2 * refused.value.available
+    assert refused.value.available == slice_of("v5e:1x1").memory
+
+
+def command(program, *flags):
+    return subprocess.run(
+        [sys.executable, "-m", program, "plan", *flags],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+
+
+@pytest.mark.parametrize(
+    "program, env", [("anakin", "catch"), ("sebulba", "jax:catch")]
+)
+def test_the_command_reports(program, env):
+    done = command(program, "--tpu", "v5e:1x1", "--env", env)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    for told in ("v5e:1x1 (TPU v5 lite): 1 core", "of a core's 15.8 GiB", "estimate"):
+        assert told in done.stdout
+
+
+@pytest.mark.parametrize(
+    "flags, line",
+    [
+        (("v5e:3x5",), "--tpu is 'v5e:3x5': .*not divisible"),
+        (
+            ("v5e:32x32", "--batch-size", "1024"),
+            "the TPU compiler crashed: .*chip_bounds",
+        ),
+        (("v5e:2x4", "--batch-size", "9"), "batch_size is 9, .*choose a multiple of 8"),
+    ],
+)
+def test_the_command_refuses(flags, line):
+    done = command("anakin", "--tpu", *flags)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert re.search(line, done.stderr)

@@ -1,0 +1,32 @@
+"""`podracer`: what it says of itself, and of no runs."""
+
+import pytest
+
+import podracer.__main__ as command
+from podracer.command import dispatch
+from podracer.errors import UserError
+
+
+def test_no_runs_yet(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    command.list_runs([])
+    (tmp_path / "runs").mkdir()
+    command.list_runs(["runs"])
+    line = "runs: no runs here yet; anakin train and sebulba train make them\n"
+    assert capsys.readouterr().out == 2 * line
+    with pytest.raises(UserError, match="elsewhere/config.json: No such file"):
+        command.list_runs(["elsewhere"])
+
+
+@pytest.mark.parametrize("name", ["plot", "list_runs", "export"])
+def test_an_empty_path_is_refused(name):
+    with pytest.raises(UserError, match="^an argument is empty"):
+        getattr(command, name)([""])
+
+
+def test_help_says_what_every_command_does(capsys):
+    dispatch(command.COMMANDS, ["--help"], "podracer")
+    dispatch(command.COMMANDS, ["launch", "--help"], "podracer")
+    lines = [x for x in capsys.readouterr().out.splitlines() if x.startswith("  ")]
+    assert [x.split()[0] for x in lines] == [*command.COMMANDS, *command.launch.PLACES]
+    assert all(len(x.split()) > 3 for x in lines)

@@ -1,0 +1,402 @@
+"""Trained agents, out of their run folders: acting, evaluation, pictures, export."""
+
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from dm_env import StepType, TimeStep, specs
+from PIL import Image
+
+import anakin
+import anakin.__main__ as anakin_command
+import envs_jax
+import podracer
+import sebulba
+import sebulba.__main__ as sebulba_command
+from podracer import metrics
+from podracer.agents import ppo
+from podracer.errors import UserError
+from podracer.runs import evaluation, spec_json
+from podracer.trained import filming, loading, video
+from sebulba import host_environments
+from tests.environments import Counter, HostCounter
+
+TIMES = ("seconds", "waiting", "per_second", "evaluation")
+
+
+def train(command, folder, flags):
+    """A run by the command, in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command.parallel, "use_cpu_cores", lambda *_, **__: None)
+        command.train([*flags.split(), "--quiet", "--run", str(folder)])
+    return folder
+
+
+SMALL = "--agent ppo --batch-size 8 --unroll-length 8 --network.hidden-sizes 8"
+
+
+@pytest.fixture(scope="module")
+def catch(tmp_path_factory):
+    """Two runs that differ in `--evaluate` alone; they have a memory."""
+    flags = f"--env catch {SMALL} --network.memory lstm --network.memory-size 4 --cores 2 --total-steps 1280"
+    folders = [tmp_path_factory.mktemp("runs") / name for name in ("apart", "plain")]
+    train(anakin_command, folders[0], f"{flags} --evaluate.steps 500")
+    train(anakin_command, folders[1], flags)
+    return folders
+
+
+@pytest.fixture(scope="module")
+def pong(tmp_path_factory):
+    flags = f"--env Pong-v5 {SMALL} --total-steps 128 --actor-cores 1"
+    folder = tmp_path_factory.mktemp("runs") / "pong"
+    return train(sebulba_command, folder, f"{flags} --learner-cores 1 --env.per-life")
+
+
+def seen(trained_agent, batch_size, steps):
+    """Drawn observations [steps, B, ...]."""
+    spec = trained_agent.observation_spec
+    shape = (steps, batch_size, *spec.shape)
+    return np.random.default_rng(0).integers(0, 2, shape).astype(spec.dtype)
+
+
+def test_a_loaded_policy_acts_as_the_agent_does(catch):
+    act = podracer.load(catch[0], batch_size=3)
+    agent = loading.restore(catch[0])
+    state = agent.agent.initial_actor_state(3)
+    single = podracer.load(catch[0])
+    for step, observation in enumerate(seen(agent, 3, 8)):
+        first = np.array([step in (0, 5), step == 0, step in (0, 2)])
+        kinds = np.where(first, StepType.FIRST, StepType.MID).astype(np.int32)
+        timestep = TimeStep(kinds, np.zeros(3, "f4"), np.ones(3, "f4"), observation)
+        keys = jax.random.split(jax.random.key(0), 3)
+        state, output = jax.jit(agent.agent.greedy_actor_step)(
+            keys, agent.params, state, timestep
+        )
+        np.testing.assert_array_equal(act(observation, first), output.action)
+        if step == 5:
+            single.reset()
+        assert single(observation[0]) == output.action[0]
+
+
+def test_sampled_actions_differ_and_repeat(catch):
+    observation = np.zeros((64, 10, 5), np.float32)
+    one, same, other = (
+        podracer.load(catch[0], batch_size=64, greedy=False, seed=seed)(observation)
+        for seed in (0, 0, 1)
+    )
+    assert (one == same).all() and (one != other).any() and len({*one.tolist()}) > 1
+
+
+def test_what_cannot_be_loaded_is_one_line(catch, tmp_path):
+    with pytest.raises(
+        ValueError, match=r"is \(3,\); this agent sees \(10, 5\) float32"
+    ):
+        podracer.load(catch[0])(np.zeros(3))
+    with pytest.raises(UserError, match="not a run"):
+        podracer.load(tmp_path)
+    with pytest.raises(UserError, match="no such checkpoint; there are 20"):
+        podracer.load(catch[0], updates=7)
+    shutil.copy(catch[0] / "config.json", tmp_path)
+    with pytest.raises(UserError, match="no whole checkpoint"):
+        podracer.load(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["config"]["specs"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="use the version that wrote it"):
+        podracer.load(tmp_path)
+
+
+def test_exported_parameters_are_those_that_act(catch, tmp_path):
+    from safetensors import safe_open
+
+    file = tmp_path / "policy.safetensors"
+    numbers = loading.export(catch[0], file)
+    leaves = map(np.asarray, jax.tree.leaves(loading.restore(catch[0]).params))
+    leaves = [*leaves]
+    with safe_open(file, "numpy") as tensors:
+        assert tensors.metadata() == {"agent": "ppo", "env": "catch", "updates": "20"}
+        kept = {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118
+    assert sum(x.size for x in kept.values()) == numbers == sum(x.size for x in leaves)
+    assert any(name.endswith("kernel") for name in kept)
+    assert sorted(map(np.sum, kept.values())) == sorted(np.sum(x) for x in leaves)
+
+
+def test_evaluation_leaves_the_bits_of_training_alone(catch):
+    apart, plain = ([*metrics.read(x / "metrics.jsonl")] for x in catch)
+
+    def timeless(rows):
+        return [
+            {k: v for k, v in row.items() if not any(t in k for t in TIMES)}
+            for row in rows
+        ]
+
+    assert timeless(apart) == timeless(plain)
+    params = (loading.restore(folder).params for folder in catch)
+    jax.tree.map(np.testing.assert_array_equal, *params)
+    due = [row["steps"] for row in apart if row["evaluation_episodes"]]
+    assert due == [512, 1024] and "evaluation_return" not in plain[0]
+    for row in apart:
+        if row["evaluation_episodes"]:
+            assert row["evaluation_episodes"] == 32
+            assert (
+                row["evaluation_low"]
+                <= row["evaluation_return"]
+                <= row["evaluation_high"]
+            )
+        else:
+            assert row["evaluation_return"] is None
+
+
+def test_the_command_evaluates(catch, capsys):
+    anakin_command.evaluate([str(catch[0]), "--episodes", "50", "--seed", "3"])
+    kept = json.loads((catch[0] / "evaluation.json").read_text())
+    assert len(kept["returns"]) == 50 == kept["episodes"] and kept["unfinished"] == 0
+    assert kept["episode_return"] == pytest.approx(np.mean(kept["returns"]))
+    assert kept["low"] <= kept["episode_return"] <= kept["high"]
+    assert kept["asked"]["checkpoint"] == 20 and kept["episode_length"] == 9
+    agent = loading.restore(catch[0])
+    found = anakin.evaluate(
+        agent.agent, agent.params, envs_jax.make("catch"), episodes=50, seed=3
+    )
+    assert kept["returns"] == found.episode_return.tolist()
+    assert "over 50 episodes of 9 steps, greedy" in capsys.readouterr().out
+
+
+def test_a_run_of_the_other_architecture_is_one_line(catch, tmp_path):
+    text = (catch[0] / "config.json").read_text()
+    config = json.loads(text) | {"command": "anakin train --env catch"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for flags in (["--resume", str(tmp_path)], [str(tmp_path)]):
+        called = sebulba_command.train if len(flags) == 2 else sebulba_command.evaluate
+        with pytest.raises(
+            UserError, match="a run of anakin, not of sebulba: say anakin"
+        ):
+            called(flags)
+
+
+def test_games_are_whole_whatever_an_episode_was(pong, capsys):
+    flags = "--episodes 2 --max-steps 30 --environments 2"
+    sebulba_command.evaluate([str(pong), *flags.split()])
+    assert "2 unfinished after 30 steps" in capsys.readouterr().out
+    stored = loading.restore(pong).run
+    environment = sebulba_command.environments.of_run(stored, 1, 0)
+    environment.close()
+    assert stored.config["env"]["per_life"] and environment.finished_games() is None
+
+
+def counting_agent():
+    """PPO, untrained, for HostCounter."""
+    host = HostCounter()
+    network = podracer.networks.actor_critic(
+        host.observation_spec(),
+        host.action_spec(),
+        podracer.networks.Config(hidden_sizes=(4,)),
+    )
+    agent = ppo.make_agent(ppo.Config(), network)
+    return agent, agent.actor_params(agent.initial_learner_state(jax.random.key(0)))
+
+
+def test_each_environment_plays_its_share():
+    agent, params = counting_agent()
+    found = sebulba.evaluate(agent, params, HostCounter(4), episodes=6)
+    # Environment i begins at i, so that its first episode is i steps shorter.
+    assert sorted(found.episode_length.tolist()) == [2, 3, 4, 5, 5, 5]
+    assert found.finished.all()
+    cut = sebulba.evaluate(agent, params, HostCounter(1), episodes=9, max_steps=3)
+    assert cut.episode_length.tolist() == [3] and not cut.finished.any()
+
+
+def test_the_interval_is_of_the_mean():
+    random = np.random.default_rng(1)
+    covered = 0
+    for _ in range(60):
+        low, high = evaluation.interval(random.normal(3.0, 2.0, (40, 1)))
+        covered += int(low[0] <= 3.0 <= high[0])
+    assert 50 <= covered  # 57 expected of a 95 % interval
+    one = evaluation.Evaluation(np.ones(1), np.ones(1, int), np.ones(1, bool))
+    assert evaluation.summary(one)["low"] is None
+
+
+def seconds_of(path):
+    """How long each picture of a .gif is shown."""
+    with Image.open(path) as film:
+        return [
+            film.info["duration"] / 1000
+            for n in range(film.n_frames)
+            if film.seek(n) is None
+        ]
+
+
+def test_episodes_as_a_film(catch, tmp_path, capsys):
+    out = tmp_path / "episodes.gif"
+    anakin_command.render([str(catch[0]), str(out), "--episodes", "2"])
+    # Ten timesteps an episode; Catch falls at five a second, and each end is held.
+    said = capsys.readouterr().out
+    assert "20 pictures, 320 x 374, 5 per second, 2 whole episodes" in said
+    assert seconds_of(out) == ([0.2] * 9 + [1.0]) * 2
+    anakin_command.render([str(catch[0]), str(out), "--fps", "10", "--max-steps", "3"])
+    assert "4 pictures" in capsys.readouterr().out
+    assert seconds_of(out) == [0.1] * 3 + [1.0]
+    with pytest.raises(UserError, match="it must end in .gif or .mp4"):
+        anakin_command.render([str(catch[0]), "film.avi"])
+    with pytest.raises(UserError, match="episodes is 0"):
+        anakin_command.render([str(catch[0]), str(out), "--episodes", "0"])
+    for counter in (Counter(), envs_jax.TimeLimit(Counter(), 3)):
+        with pytest.raises(ValueError, match="Counter has no pictures"):
+            anakin.film(*counting_agent(), counter)
+
+
+def test_a_game_as_a_film(pong, tmp_path, capsys):
+    out = tmp_path / "pong.gif"
+    sebulba_command.render([str(pong), str(out), "--max-steps", "5"])
+    said = capsys.readouterr().out
+    assert "6 pictures, 320 x 444, 15 per second, 0 whole episodes" in said
+    with pytest.raises(ValueError, match="it has no pictures"):
+        sebulba.film(*counting_agent(), HostCounter(1))
+
+
+def test_both_architectures_film_the_same_score(catch):
+    """Rewards and ends are the timesteps'; a reset is no environment step."""
+    environment = envs_jax.make("catch")
+    trained = loading.restore(catch[0])
+    host = host_environments.make(
+        "jax:catch", 1, 0, 1, host_environments.default_options("jax:catch")
+    )
+    options = {"episodes": 2, "max_steps": 13}
+    films = (
+        anakin.film(trained.agent, trained.params, environment, **options),
+        sebulba.film(trained.agent, trained.params, host, **options),
+    )
+    for film in films:
+        assert film.fps == 5
+        first = [bool(frame.timestep.first()) for frame in film.frames]
+        assert first == [n in (0, 10) for n in range(15)]
+        *_, ninth, tenth, eleventh = list(video.scores(film))[:12]
+        reward = float(film.frames[9].timestep.reward)
+        assert abs(reward) == 1
+        assert ninth == f"episode 1   return {reward:g}   step 9"
+        assert tenth == "episode 2   return 0   step 0"
+        assert eleventh == "episode 2   return 0   step 1"
+
+
+def a_film(size, steps):
+    """One episode whose pictures grow lighter, a reward of 1 in each step."""
+    kinds = [StepType.FIRST, *[StepType.MID] * (steps - 1), StepType.LAST]
+    return filming.Film(
+        [
+            filming.Frame(
+                np.full(size, 20 * n, np.uint8),
+                TimeStep(np.int32(kind), np.float32(n > 0), np.float32(1), ()),
+            )
+            for n, kind in enumerate(kinds)
+        ],
+        fps=100.0,
+    )
+
+
+def test_the_score_stands_below_the_picture(tmp_path):
+    out = tmp_path / "x.gif"
+    said = video.write(a_film((5, 7), 6), out)
+    # As many pixels as are whole multiples, both sides even, no faster than viewers.
+    assert said.endswith("7 pictures, 322 x 254, 50 per second, 1 whole episode")
+    with Image.open(out) as film:
+        film.seek(6)
+        last = np.asarray(film.convert("RGB"))
+        film.seek(5)
+        before = np.asarray(film.convert("RGB"))
+    assert (last[:230] == 120).all() and (before[:230] == 100).all()
+    assert last[-video.BAR :].max() > 200  # letters
+    assert (last[-video.BAR :] != before[-video.BAR :]).any()
+
+
+def test_a_film_for_everyone(tmp_path):
+    pytest.importorskip("imageio_ffmpeg")
+    said = video.write(a_film((5, 7), 5), tmp_path / "x.mp4", 10.0)
+    assert said.endswith("6 pictures, 322 x 254, 10 per second, 1 whole episode")
+    assert b"ftyp" in (tmp_path / "x.mp4").read_bytes()[:12]
+
+
+SPECS = {
+    "several": (
+        specs.BoundedArray((3,), "f4", -np.inf, np.inf),
+        specs.DiscreteArray(4),
+    ),
+    "flags": specs.BoundedArray((2,), bool, False, True),
+    "image": specs.BoundedArray((8, 8), np.uint8, 0, 255),
+    "free": specs.Array((), np.float32),
+    "choices": specs.BoundedArray((2,), np.int64, 0, [3, 2**60 + 1]),
+    "half": specs.BoundedArray((2,), np.float32, [-1, -np.inf], [0.1, 2]),
+}
+
+
+def test_specs_come_back_out_of_json():
+    text = json.dumps(spec_json.encode(SPECS), allow_nan=False)
+    after = spec_json.decode(json.loads(text))
+    assert jax.tree.leaves(after) == jax.tree.leaves(SPECS)
+    assert jax.tree.structure(after) == jax.tree.structure(SPECS)
+    arrays = jax.tree.map(lambda spec: jnp.zeros(spec.shape, "f4"), SPECS)
+    assert spec_json.as_spec(SPECS, arrays)["choices"].dtype == np.int64
+
+
+@pytest.fixture(scope="module")
+def rewarded(tmp_path_factory):
+    """A run whose network sees the last reward, and remembers it."""
+    flags = f"--env cartpole {SMALL} --network.memory lstm --network.memory-size 4 --cores 1 --total-steps 1280"
+    folder = tmp_path_factory.mktemp("runs") / "rewarded"
+    return train(anakin_command, folder, f"{flags} --network.last-reward")
+
+
+def test_an_agent_that_sees_rewards_acts_as_in_training(rewarded):
+    """The same actions as the runner's own, step by step of an environment."""
+    trained = loading.restore(rewarded)
+    act, greedy = podracer.load(rewarded), jax.jit(trained.agent.greedy_actor_step)
+    environment = envs_jax.make("cartpole")
+    key, without = jax.random.key(3), []
+    for episode in range(2):
+        state, timestep = environment.initial_state(jax.random.fold_in(key, episode))
+        memory = trained.agent.initial_actor_state(1)
+        act.reset()
+        for _ in range(8):
+            batch = jax.tree.map(lambda x: jnp.asarray(x)[None], timestep)
+            keys = jax.random.split(key, 1)
+            nothing = batch._replace(reward=jnp.zeros(1))
+            with_and_without = [
+                logits_of(trained, keys, memory, x) for x in (batch, nothing)
+            ]
+            without.append(np.subtract(*with_and_without))
+            memory, output = greedy(keys, trained.params, memory, batch)
+            action = act(timestep.observation, reward=timestep.reward)
+            assert action == output.action[0]
+            jax.tree.map(np.testing.assert_array_equal, act._actor_state, memory)
+            state, timestep = environment.step(key, state, output.action[0])
+    assert np.abs(without).max() > 1e-3  # the reward is no idle input
+
+
+def logits_of(trained, keys, memory, timestep):
+    _, output = trained.agent.actor_step(keys, trained.params, memory, timestep)
+    return np.asarray(jax.tree.leaves(output.extras)[0])
+
+
+def test_a_reward_is_not_guessed(rewarded, catch):
+    act, batch = podracer.load(rewarded), podracer.load(rewarded, batch_size=2)
+    observation = np.zeros(4, np.float32)
+    act(observation)  # the first of an episode
+    with pytest.raises(UserError, match="reward is missing"):
+        act(observation)
+    act.reset()
+    act(observation)
+    both = np.stack([observation] * 2)
+    batch(both)
+    with pytest.raises(UserError, match="reward is missing"):
+        batch(both, first=[True, False])
+    batch(both, first=[True, True])
+    batch(both, reward=1.0)
+    batch(both, reward=[1.0, 2.0])
+    with pytest.raises(UserError, match=r"reward is \(3,\); it must be \(2,\)"):
+        batch(both, reward=np.zeros(3))
+    other = podracer.load(catch[0])  # whose actions depend on no reward
+    for _ in range(2):
+        other(np.zeros((10, 5), np.float32))

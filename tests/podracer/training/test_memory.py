@@ -1,0 +1,66 @@
+"""A run that cannot fit into memory is refused with the estimate."""
+
+import pytest
+from dm_env import specs
+
+from anakin.command import memory as of_anakin
+from envs_jax import Catch
+from podracer import networks
+from podracer.agents import ppo
+from podracer.errors import UserError
+from podracer.training import memory
+
+SPEC = specs.Array((1024,), "float32")
+
+
+def test_what_is_available_is_known_here():
+    assert 2**26 < memory.available() < 2**50
+
+
+def test_the_observations_alone_are_enough_to_refuse(monkeypatch):
+    monkeypatch.setattr(memory, "available", lambda: 2**30)
+    memory.check(2**10, 4, SPEC)
+    line = r"batch_size is 2097152, which needs at least 32 GiB .* 1 GiB are available"
+    with pytest.raises(UserError, match=line + ".* below 65536"):
+        memory.check(2**21, 4, SPEC)
+
+
+def test_an_estimate_is_asked_for_only_where_it_matters(monkeypatch):
+    monkeypatch.setattr(memory, "available", lambda: 2**30)
+    asked = []
+
+    def estimate():
+        asked.append(True)
+        return 2**31
+
+    memory.check(4, 4, SPEC, estimate)
+    assert not asked
+    with pytest.raises(UserError, match="at least 2 GiB"):
+        memory.check(2**14, 4, SPEC, estimate)
+    monkeypatch.setattr(memory, "available", lambda: None)
+    memory.check(2**50, 4, SPEC, estimate)
+
+
+def test_a_container_has_less(monkeypatch, tmp_path):
+    monkeypatch.setattr(memory, "CGROUP", tmp_path)
+    whole = memory.available()
+    for most, less in {"max": False, "8000": True}.items():
+        (tmp_path / "memory.max").write_text(f"{most}\n")
+        (tmp_path / "memory.current").write_text("3000\n")
+        assert (memory.available() == 5000) == less
+    assert whole > 5000
+
+
+def test_the_estimate_is_of_state_and_trajectory():
+    """Twice the batch takes twice the memory, but for the parameters."""
+    catch = Catch()
+    network = networks.actor_critic(
+        catch.observation_spec(),
+        catch.action_spec(),
+        networks.Config(hidden_sizes=(8,)),
+    )
+    agent = ppo.make_agent(ppo.Config(), network)
+    one, two, three = (of_anakin.size(agent, catch, n, 16) for n in (100, 200, 300))
+    assert two - one == three - two
+    observations = 100 * 17 * 50 * 4
+    assert observations < two - one < 3 * observations

@@ -1,0 +1,62 @@
+"""Spaces that are not supported, refused in one line."""
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from podracer.errors import UserError
+from sebulba.host_environments.guarded import guarded
+from sebulba.host_environments.spaces import action_spec
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.MultiBinary(3),
+        spaces.Dict(left=spaces.Box(-1, 1)),
+        spaces.Box(np.arange(1, 41), np.arange(2, 42), dtype=int),
+    ],
+)
+def test_other_actions_are_refused_in_one_line(space):
+    with pytest.raises(
+        UserError, match="^Some-v0 has actions .*choose another"
+    ) as error:
+        action_spec("Some-v0", space)
+    assert "\n" not in str(error.value)
+
+
+class Plain(gymnasium.Env):
+    observation_space = spaces.Discrete(2)
+    action_space = spaces.Discrete(2)
+
+
+class Key(spaces.Space):
+    pass
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Text(3),
+        spaces.Sequence(spaces.Discrete(2)),
+        spaces.Graph(spaces.Discrete(2), None),
+        spaces.OneOf([spaces.Discrete(2), spaces.Discrete(3)]),
+        spaces.Dict(),
+        spaces.Tuple([]),
+        spaces.Dict(a=spaces.Discrete(2), b=spaces.Dict(c=spaces.Text(2))),
+        spaces.Box(0, 1, (0,)),
+        spaces.Box(0, 1, (3, 0)),
+        Key(),
+        None,
+        3,
+    ],
+)
+@pytest.mark.parametrize("field", ["observation_space", "action_space"])
+def test_spaces_that_are_not_supported_are_one_line(field, space):
+    kind = type("Odd", (Plain,), {field: space})
+    with pytest.raises(UserError) as error:
+        guarded("odd", kind, True)()
+    line = str(error.value)
+    assert line.startswith(f"odd has {field.removesuffix('_space')}s ")
+    assert "\n" not in line and "supported" in line
