@@ -24,7 +24,7 @@ NETWORK = (
 PRESET = "published hyperparameters to start from"
 
 # (observation_spec, action_spec, config) -> Network
-MakeNetwork = Callable[[Any, specs.Array, Any], networks.Network]
+MakeNetwork = Callable[[Any, specs.Array, Any], Any]
 
 
 class Chosen(NamedTuple):
@@ -51,7 +51,7 @@ def choose(
     Args:
       agent: of `AGENTS`, or a module of the user's own; None: impala.
       preset: of the agent's; None: its defaults and the two below.
-      network: `MODULE:FUNCTION`; None: `networks.actor_critic`.
+      network: `MODULE:FUNCTION`; None: the agent's own, or `networks.actor_critic`.
       unroll_length: without a preset.
       batch_size: without a preset.
 
@@ -63,7 +63,7 @@ def choose(
     default = Preset(_default_config(module, name), unroll_length, batch_size)
     presets = {"none": default} | PRESETS.get(name, {})
     choice = command.choice("preset", preset or "none", presets, PRESET)
-    make_network, config = network_maker(network)
+    make_network, config = network_maker(network, module)
     found = presets[choice.name]
     if network is not None or found.network is None:
         found = found._replace(network=config)
@@ -110,19 +110,24 @@ def _default_config(module: ModuleType, name: str) -> Any:
     return config
 
 
-def network_maker(path: str | None) -> tuple[MakeNetwork, Any]:
+def network_maker(path: str | None, agent: ModuleType) -> tuple[MakeNetwork, Any]:
     """What makes a network, and its configuration at the defaults.
 
     Args:
       path: `MODULE:FUNCTION`, whose function takes an environment's two specs and, if it
         has a third parameter whose default is a dataclass, that; None: the built-in one.
+      agent: of `AGENTS` or a user's own; where it has such a function `make_network`, that
+        is the built-in one, and networks are of any kind that the agent accepts.
 
     Raises:
       UserError: there is no such function.
     """
+    own = getattr(agent, "make_network", None)
+    kind = networks.Network if own is None else object
     if path is None:
-        return networks.actor_critic, networks.Config()
-    function = imports.found(path, "--network")
+        path, function = f"{agent.__name__}.make_network", own or networks.actor_critic
+    else:
+        function = imports.found(path, "--network")
     try:
         parameters = [*inspect.signature(function).parameters.values()]
         inspect.signature(function).bind(None, None)
@@ -136,7 +141,7 @@ def network_maker(path: str | None) -> tuple[MakeNetwork, Any]:
     def make(observation_spec: Any, action_spec: specs.Array, config: Any):
         given = (observation_spec, action_spec, *([config] if has_flags else []))
         network = function(*given)
-        if not isinstance(network, networks.Network):
+        if not isinstance(network, kind):
             raise UserError(
                 f"--network: {path} gives {type(network).__name__}; it must be "
                 "podracer.networks.Network"

@@ -1,15 +1,23 @@
 """Networks: torso, memory and heads behind the four functions of `Network`."""
 
-from podracer.networks.building import CACHE, SAMPLES, actor_critic, with_torso
-from podracer.networks.modules import Config
+from podracer.networks.building import (
+    CACHE,
+    SAMPLES,
+    actor_critic,
+    build,
+    with_torso,
+)
+from podracer.networks.modules import Branch, Config
 from podracer.networks.network import Network, Predictions
 
 __all__ = [
     "CACHE",
     "SAMPLES",
+    "Branch",
     "Config",
     "Network",
     "Predictions",
     "actor_critic",
+    "build",
     "with_torso",
 ]

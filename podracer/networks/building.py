@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import dm_env
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from dm_env import specs
@@ -33,6 +34,23 @@ def actor_critic(
     """
     config = with_torso(observation_spec, config)
     module = ActorCritic(config, *heads.kind_of(action_spec))
+    return build(observation_spec, config, module, 2 if config.separate_value else 1)
+
+
+def build(
+    observation_spec: Any, config: Config, module: nn.Module, branches: int = 1
+) -> Network:
+    """A network for an environment's observations, with any heads.
+
+    Args:
+      observation_spec: a pytree of dm_env specs.
+      config: of the module's branches, see `with_torso`.
+      module: (memory, timesteps [T, B, ...]) -> (memory, predictions [T, B, ...]), made of
+        `Branch(config)`, each with an element of `memory`, and heads.
+      branches: number of them.
+
+    Raises UserError, when traced, for observations unlike their spec.
+    """
 
     def apply(params: PyTree, memory: PyTree, timesteps: dm_env.TimeStep):
         check_shapes(observation_spec, timesteps)
@@ -61,7 +79,7 @@ def actor_critic(
             cell.initialize_carry(jax.random.key(0), (batch_size, 1))
             for cell in make_cells(config)
         )
-        return (core, core) if config.separate_value else (core,)
+        return (core,) * branches
 
     def step(params: PyTree, memory: PyTree, timestep: dm_env.TimeStep):
         timesteps = jax.tree.map(lambda x: x[None], timestep)

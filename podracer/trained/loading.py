@@ -77,7 +77,7 @@ def restore(
 def _agent(stored: run.Stored, observation_spec: Any, action_spec: Any) -> Agent:
     """The agent of a run that a command trained."""
     config, module = stored.config, from_flags.agent_module(stored.agent)
-    make_network, default = from_flags.network_maker(stored.network)
+    make_network, default = from_flags.network_maker(stored.network, module)
     return from_flags.make_agent(
         module,
         from_flags.for_run(
