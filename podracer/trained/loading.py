@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from podracer import command, files
+from podracer import command, files, imports
 from podracer.agent import Agent, LearnerState
 from podracer.agents import AGENTS, from_flags
 from podracer.checkpoints.checkpoint import Checkpoints
@@ -123,7 +123,7 @@ def export(
     try:
         from safetensors.numpy import save
     except ModuleNotFoundError as error:
-        raise UserError(f"{error} (pip install 'podracer[safetensors]')") from error
+        raise UserError(f"{error} ({imports.install('safetensors')})") from error
     trained = restore(folder, updates, trust=trust)
     tensors = {
         jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(x)
