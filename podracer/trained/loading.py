@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import safetensors.numpy
 
-from podracer import command, files, imports
+from podracer import command, files
 from podracer.agent import Agent, LearnerState
 from podracer.agents import AGENTS, from_flags
 from podracer.checkpoints.checkpoint import Checkpoints
@@ -118,12 +119,8 @@ def export(
     """Writes the actor parameters of a run as safetensors; returns how many there are.
 
     A name in the file is the path of a parameter, as `params.policy.Dense_0.kernel`.
-    Raises UserError where the run or the library is missing, or it cannot write.
+    Raises UserError where the run is missing, or it cannot write.
     """
-    try:
-        from safetensors.numpy import save
-    except ModuleNotFoundError as error:
-        raise UserError(f"{error} ({imports.install('safetensors')})") from error
     trained = restore(folder, updates, trust=trust)
     tensors = {
         jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(x)
@@ -131,7 +128,7 @@ def export(
         if jnp.issubdtype(x.dtype, jnp.number)
     }
     about = {"agent": trained.run.agent, "env": trained.run.env}
-    data = save(tensors, about | {"updates": str(trained.updates)})
+    data = safetensors.numpy.save(tensors, about | {"updates": str(trained.updates)})
     with files.writing(file), files.atomic(Path(file)) as temporary:
         temporary.write_bytes(data)
     return sum(x.size for x in tensors.values())

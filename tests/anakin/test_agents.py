@@ -13,10 +13,11 @@ import anakin
 from anakin import checks, training
 from envs_jax import Batched, Catch, Pendulum, TimeLimit, auto_reset
 from podracer import networks, parallel
-from podracer.agents import batch_ppo, from_flags, impala, ppo
+from podracer.agents import batch_ppo, from_flags, impala, lpg, ppo
 from podracer.metrics import tally
 from podracer.transformations import Interface
 from tests.environments import Counter
+from tests.rule_files import returns_rule
 
 NETWORK = networks.Config(hidden_sizes=(8,))
 RECURRENT = dataclasses.replace(NETWORK, memory="gru", memory_size=4)
@@ -24,12 +25,15 @@ NORMALIZED = Interface(normalize_observations=True, normalize_rewards=True)
 PPO = ppo.Config(epochs=2, minibatches=1)
 # One episode of 5 steps in each of the 8 environments, all finished at once.
 BATCH_PPO = batch_ppo.Config(episodes_per_update=8, max_episode_length=5, epochs=3)
+LPG = lpg.Config(update_rule=returns_rule())
+PREDICTING = lpg.NetworkConfig(hidden_sizes=(8,), prediction_size=4)
 PENDULUM = TimeLimit(Pendulum(), 5)
 CASES = {
     "ppo": (ppo, PPO, NETWORK, Interface(), Catch()),
     "ppo-recurrent": (ppo, PPO, RECURRENT, Interface(), Catch()),
     "ppo-continuous": (ppo, PPO, NETWORK, NORMALIZED, PENDULUM),
     "impala-continuous": (impala, impala.Config(), NETWORK, NORMALIZED, PENDULUM),
+    "lpg": (lpg, LPG, PREDICTING, Interface(), Catch()),
     "batch_ppo": (batch_ppo, BATCH_PPO, NETWORK, Interface(), PENDULUM),
 }
 
@@ -43,6 +47,7 @@ def make(case, **config):
         environment.observation_spec(),
         environment.action_spec(),
         interface,
+        make_network=from_flags.network_maker(None, module)[0],
     )
     return agent, Batched(auto_reset(environment))
 
