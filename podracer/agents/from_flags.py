@@ -158,13 +158,13 @@ def for_run(config: Any, total_steps: int) -> Any:
     return dataclasses.replace(config, total_steps=total_steps)
 
 
-def pinned(config: Any) -> Any:
+def pinned(config: Any, network: Any) -> Any:
     """An agent's config with the checksums of the files that it names, if it names any.
 
-    A configuration that does has a method `pinned`. Raises UserError where one is missing or
-    no such file.
+    A configuration that does has a method `pinned(network)`. Raises UserError where a file is
+    missing, is no such file, or does not fit the network's configuration.
     """
-    return getattr(config, "pinned", lambda: config)()
+    return getattr(config, "pinned", lambda network: config)(network)
 
 
 def with_numbers(config: Any, numbers: Mapping[str, Any]) -> Any:

@@ -19,6 +19,8 @@ from podracer.errors import UserError
 
 # The field of an agent's Config: `--update-rule FILE`, without the name of its part.
 UpdateRule = Annotated[Path | None, tyro.conf.arg(aliases=["--update-rule"])]
+# The one beside it, which no flag sets: the file's checksum, in a run's configuration.
+Checksum = Annotated[str, tyro.conf.Fixed, tyro.conf.Suppress]
 
 
 class Stored(NamedTuple):

@@ -126,7 +126,8 @@ def configure(
         *read.values(),
     )
     config = command.parse(default, argv, f"{program} {kind.__name__.lower()}", shown)
-    config = dataclasses.replace(config, agent=from_flags.pinned(config.agent))
+    agent = from_flags.pinned(config.agent, config.network)
+    config = dataclasses.replace(config, agent=agent)
     _refuse_changes(default, config)
     if config.keep.resume is None:
         flags.check_seed(config.seed, getattr(config, "seeds", 1))
@@ -170,7 +171,12 @@ def _default(new: Any, before: run.Stored | None, given: Mapping[str, Any]) -> A
     if resume:
         _say_versions(before)
     keep = dataclasses.replace(
-        config.keep, run=None, resume=resume, overwrite=False, quiet=False
+        config.keep,
+        run=None,
+        resume=resume,
+        allow_changes=False,
+        overwrite=False,
+        quiet=False,
     )
     return dataclasses.replace(config, keep=keep)
 
