@@ -128,7 +128,7 @@ def test_it_learns_from_the_delivered_and_the_sampled_in_one_batch(fresh):
 
 
 def test_impala_learns_as_it_does_from_that_batch():
-    """V-trace has the behaviour policy of each trajectory, whoever delivers it; the
+    """V-trace has the behaviour policy of each trajectory, fresh or not; the
     learning rate decays by what is learned from."""
     agent = jitted(made(impala, capacity=8, samples_per_insert=2.0))
     network = networks.actor_critic(FRAME, specs.DiscreteArray(3), NETWORK)
