@@ -7,6 +7,7 @@ from podracer import networks
 from podracer.agents import batch_ppo, impala, lpg, ppo
 from podracer.networks import heads
 from podracer.transformations import Interface
+from podracer.transformations.replay import Config as Replay
 
 
 class Preset(NamedTuple):
@@ -17,6 +18,7 @@ class Preset(NamedTuple):
     batch_size: int  # B, environments, over all cores
     network: Any = None  # networks.Config; None: its defaults
     interface: Interface = Interface()
+    replay: Replay = Replay()
 
 
 _TABLE_G1 = impala.Config(learning_rate=6e-4, entropy_cost=0.01)

@@ -36,7 +36,15 @@ VOCABULARY = {
     "kl_penalty": ("", "weight of the KL divergence in the loss"),
     "clipped": ("share", "share of actions whose rho is outside the clipping range"),
     "epochs": ("", "number of passes over the trajectory before the update ended"),
-    "trained": ("share", "share of trajectories that completed an update's episodes"),
+    "trained": (
+        "share",
+        "share of updates that learned; others wait for episodes or replay's minimum fill",
+    ),
+    "replay_age": (
+        "batches",
+        "mean number of batches delivered since a sampled trajectory was",
+    ),
+    "replay_filled": ("share", "share of replay's capacity in use"),
     "episodes_waiting": (
         "episodes",
         "finished episodes not yet learned from, per core",

@@ -70,8 +70,14 @@ def restore(
         fresh = jax.eval_shape(agent.initial_learner_state, jax.random.key(0))
     checkpoints = Checkpoints(stored.folder / run_folder.CHECKPOINTS)
     shared = checkpoints.restore_shared(fresh.shared, updates)
-    local = jax.jit(lambda key: agent.initial_learner_state(key).local)
-    params = agent.actor_params(LearnerState(shared, local(jax.random.key(0))))
+
+    # One program, so that no memory is allocated for what acting does not need: replay.
+    @jax.jit
+    def acting_params(key, shared):
+        local = agent.initial_learner_state(key).local
+        return agent.actor_params(LearnerState(shared, local))
+
+    params = acting_params(jax.random.key(0), shared)
     return Trained(stored, agent, params, *specs, checkpoints.restored)
 
 

@@ -67,6 +67,8 @@ class Configured(NamedTuple):
             self.config.interface,
             frame_stack,
             self.chosen.make_network,
+            self.config.replay,
+            self.config.unroll_length,
         )
 
 
@@ -114,6 +116,7 @@ def configure(
         environments.default_options(env.name),
         network=chosen.preset.network,
         interface=chosen.preset.interface,
+        replay=chosen.preset.replay,
         unroll_length=chosen.preset.unroll_length,
         batch_size=chosen.preset.batch_size,
     )
