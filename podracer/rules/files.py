@@ -45,7 +45,7 @@ def save_rule(
       kind: of rule, which `load_rule` asks for: lpg, say.
       config: a dataclass, what the shapes of the weights depend on.
       weights: dictionaries of arrays, of any depth.
-      about: JSON values, to read for whoever finds the file.
+      about: JSON values, for people who read the file.
 
     Raises:
       UserError: it cannot be written.
