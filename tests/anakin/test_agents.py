@@ -52,7 +52,9 @@ def make(case, **config):
     return agent, Batched(auto_reset(environment))
 
 
-def trained(case, cores, updates=3, unroll_length=4, **config):
+def trained(
+    case, cores, updates=3, unroll_length=4, make_unit=training.make_step, **config
+):
     """The last state on that many cores, after single updates."""
     agent, environment = make(case, **config)
     mesh = parallel.make_mesh(cores)
@@ -62,7 +64,7 @@ def trained(case, cores, updates=3, unroll_length=4, **config):
         (parallel.SHARED, parallel.BATCH),
         training.LAYOUT,
     )(jax.random.key(0), jnp.arange(8))
-    unit = training.make_step(agent, environment, unroll_length)
+    unit = make_unit(agent, environment, unroll_length)
     step = parallel.over_cores(
         lambda state: unit(state)[0], mesh, (training.LAYOUT,), training.LAYOUT
     )
@@ -89,6 +91,16 @@ def test_any_number_of_cores_learns_the_same(case):
         for leaf in jax.tree.leaves(many):
             copies = [np.asarray(x.data) for x in leaf.addressable_shards]
             assert all((x == copies[0]).all() for x in copies)
+
+
+def test_a_rule_learns_the_same_while_acting():
+    online, replayed = (
+        trained("lpg", 2, make_unit=make_unit).learner.shared
+        for make_unit in (training.make_online_step, training.make_step)
+    )
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), online, replayed
+    )
 
 
 @pytest.mark.core
