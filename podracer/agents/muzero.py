@@ -31,6 +31,8 @@ from podracer.parallel import AVERAGE, Average
 
 __all__ = ["Config", "make_agent", "make_network"]
 
+OFF_POLICY = True  # the search's policies and values may be stale: replay may be used
+
 
 class Extras(NamedTuple):
     """What the learner must know of a decision."""
