@@ -39,7 +39,9 @@ class Extras(NamedTuple):
 
     policy: jax.Array  # [B, A] of the search, before the temperature
     value: jax.Array  # [B] of the search
-    other_action: jax.Array  # int32 [B] uniformly random, for states after an episode's end
+    other_action: (
+        jax.Array
+    )  # int32 [B] uniformly random, for states after an episode's end
 
 
 class Shared(NamedTuple):
@@ -140,7 +142,9 @@ def make_agent(config: Config, network: Model, average: Average = AVERAGE) -> Ag
             optimizer, gradients, shared.opt_state, shared.params, learning_rate
         )
         updates = optax.safe_increment(shared.updates)
-        progress = updates.astype(jnp.float32) * (steps / (config.total_steps or np.inf))
+        progress = updates.astype(jnp.float32) * (
+            steps / (config.total_steps or np.inf)
+        )
         largest = jnp.maximum(jnp.abs(rows.value).max(), jnp.abs(rows.reward).max())
         metrics |= {
             "learning_rate": learning_rate,

@@ -16,6 +16,7 @@ from podracer.networks.world_model import Model
 
 TINY = float(np.finfo(np.float32).tiny)
 
+
 @dataclasses.dataclass(frozen=True)
 class Config:
     """MuZero's hyperparameters."""
@@ -87,7 +88,9 @@ class Found(NamedTuple):
     """What a search finds."""
 
     action: jax.Array  # int32 [B]
-    policy: jax.Array  # [B, A] an improved policy: the visit counts' shares, or gumbel's
+    policy: (
+        jax.Array
+    )  # [B, A] an improved policy: the visit counts' shares, or gumbel's
     value: jax.Array  # [B] the root's
 
 
@@ -215,5 +218,3 @@ def make_mask(observation_spec: Any, num_actions: int) -> Callable[[Any], Any]:
             "environment, and leave observations unnormalized and unscaled"
         )
     return lambda observation: (field(observation) == 0).astype(jnp.float32)
-
-

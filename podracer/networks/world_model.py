@@ -187,7 +187,9 @@ class Head(nn.Module):
 
     @nn.compact
     def __call__(self, hidden: jax.Array) -> jax.Array:
-        if hidden.ndim == 4:  # the paper's 1x1 convolution before what is fully connected
+        if (
+            hidden.ndim == 4
+        ):  # the paper's 1x1 convolution before what is fully connected
             hidden = nn.relu(torsos.conv(max(2, hidden.shape[-1] // 4), 1)(hidden))
         x = torsos.flatten(hidden)
         for size in self.sizes:

@@ -13,8 +13,9 @@ import anakin
 from anakin import checks, training
 from envs_jax import Batched, Catch, Pendulum, TimeLimit, auto_reset
 from podracer import networks, parallel
-from podracer.agents import batch_ppo, from_flags, impala, ppo
+from podracer.agents import batch_ppo, from_flags, impala, muzero, ppo
 from podracer.metrics import tally
+from podracer.networks import world_model
 from podracer.transformations import Interface
 from tests.environments import Counter
 
@@ -25,12 +26,15 @@ PPO = ppo.Config(epochs=2, minibatches=1)
 # One episode of 5 steps in each of the 8 environments, all finished at once.
 BATCH_PPO = batch_ppo.Config(episodes_per_update=8, max_episode_length=5, epochs=3)
 PENDULUM = TimeLimit(Pendulum(), 5)
+MUZERO = muzero.Config(num_simulations=3, unroll_steps=2)
+MODEL = world_model.Config(hidden_size=8)
 CASES = {
     "ppo": (ppo, PPO, NETWORK, Interface(), Catch()),
     "ppo-recurrent": (ppo, PPO, RECURRENT, Interface(), Catch()),
     "ppo-continuous": (ppo, PPO, NETWORK, NORMALIZED, PENDULUM),
     "impala-continuous": (impala, impala.Config(), NETWORK, NORMALIZED, PENDULUM),
     "batch_ppo": (batch_ppo, BATCH_PPO, NETWORK, Interface(), PENDULUM),
+    "muzero": (muzero, MUZERO, MODEL, Interface(), Catch()),
 }
 
 
@@ -43,6 +47,7 @@ def make(case, **config):
         environment.observation_spec(),
         environment.action_spec(),
         interface,
+        make_network=getattr(module, "make_network", networks.actor_critic),
     )
     return agent, Batched(auto_reset(environment))
 

@@ -6,24 +6,27 @@ import pytest
 
 from anakin import training
 from envs_jax import Batched, Catch, Pendulum, auto_reset
-from podracer import networks, parallel
+from podracer import parallel
 from podracer.agents import AGENTS, from_flags
 from podracer.metrics import VOCABULARY
 from podracer.transformations import Interface
 
+CASES = {(name, "catch"): Catch() for name in AGENTS}
+CASES |= {(name, "pendulum"): Pendulum() for name in AGENTS if name != "muzero"}
 
-@pytest.mark.parametrize("name", AGENTS)
-@pytest.mark.parametrize(
-    "environment", [Catch(), Pendulum()], ids=["catch", "pendulum"]
-)
+
+@pytest.mark.parametrize("name, environment", CASES)
 def test_every_metric_of_an_agent_is_in_the_vocabulary(name, environment):
+    environment = CASES[name, environment]
+    make_network, network = from_flags.network_maker(None, AGENTS[name])
     agent = from_flags.make_agent(
         AGENTS[name],
         from_flags.for_run(AGENTS[name].Config(), 1000),
-        networks.Config(hidden_sizes=(4,)),
+        network,
         environment.observation_spec(),
         environment.action_spec(),
         Interface(normalize_observations=True, normalize_rewards=True),
+        make_network=make_network,
     )
     environment = Batched(auto_reset(environment))
     online = [training.make_online_step] if agent.online_step else []

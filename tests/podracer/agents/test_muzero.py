@@ -79,7 +79,9 @@ def two_steps():
     def reward(hidden, action):
         return jnp.asarray(REWARDS)[jnp.minimum(hidden, 2.0).astype(int), action]
 
-    return model_of(reward, lambda hidden, action: hidden + 1, same_logits([0, 0.5, -0.5]))
+    return model_of(
+        reward, lambda hidden, action: hidden + 1, same_logits([0, 0.5, -0.5])
+    )
 
 
 @pytest.mark.core
@@ -118,8 +120,8 @@ def test_the_gumbel_search_has_mctxs_numbers(simulations, weights, value):
 
 def only_second_step_pays(grows):
     """Action 1, then anything, pays 1; where the tree does not grow, nothing ever does."""
-    reward = lambda hidden, action: jnp.where(hidden == 1.0, 1.0, 0.0)  # noqa: E731
-    after = lambda hidden, action: hidden * 0 + jnp.where(action == 1, 1.0, 2.0)  # noqa: E731
+    reward = lambda hidden, action: jnp.where(hidden == 1.0, 1.0, 0.0)
+    after = lambda hidden, action: hidden * 0 + jnp.where(action == 1, 1.0, 2.0)
     next_hidden = after if grows else lambda hidden, action: hidden
     return model_of(reward, next_hidden, same_logits([0.5, 0.0]))
 
@@ -215,7 +217,9 @@ def test_invalid_actions_are_neither_searched_nor_taken(policy):
     observation = {"state": jnp.zeros(3), "action_mask": allowed}
     got = found(model, observation, True, 1.0, policy=policy, num_simulations=16)
     assert not np.asarray(got.policy)[~np.asarray(allowed)].any()
-    assert np.take_along_axis(np.asarray(allowed), np.asarray(got.action)[:, None], 1).all()
+    assert np.take_along_axis(
+        np.asarray(allowed), np.asarray(got.action)[:, None], 1
+    ).all()
 
 
 @pytest.mark.parametrize(
@@ -250,7 +254,7 @@ def test_each_step_halves_the_gradient_of_the_hidden_state():
     )
     for length in (1, 2, 4):
         config = muzero.Config(unroll_steps=length)
-        loss = lambda w: make_loss(config, model)(w, (zeros, rows), ())[0]  # noqa: B023, E731
+        loss = lambda w: make_loss(config, model)(w, (zeros, rows), ())[0]  # noqa: B023
         got[length] = float(jax.jit(jax.grad(loss))(jnp.float32(0.3)))
     alone = 1 / (1 + np.exp(-0.3)) - 0.9  # of the first prediction
     for length, gradient in got.items():
@@ -363,7 +367,9 @@ def test_other_actions_are_refused(action_spec, words):
 
 @pytest.mark.core
 def test_another_kind_of_network_is_refused():
-    network = networks.actor_critic(specs.Array((3,), np.float32), specs.DiscreteArray(2))
+    network = networks.actor_critic(
+        specs.Array((3,), np.float32), specs.DiscreteArray(2)
+    )
     with pytest.raises(UserError, match="plans in a model"):
         muzero.make_agent(muzero.Config(), network)
 

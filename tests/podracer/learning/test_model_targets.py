@@ -20,7 +20,9 @@ DISCOUNT = 0.9
 def column(boundaries):
     """Step types and discounts [T + 1]: for each row M, F, E (terminated) or C (truncated)."""
     kinds = {"M": MID, "F": FIRST, "E": LAST, "C": LAST}
-    return [kinds[x] for x in boundaries], [0.0 if x == "E" else 1.0 for x in boundaries]
+    return [kinds[x] for x in boundaries], [
+        0.0 if x == "E" else 1.0 for x in boundaries
+    ]
 
 
 def legal(rows):
@@ -107,7 +109,9 @@ def test_all_boundaries_are_there():
 
 def test_returns_are_those_of_a_slow_loop(made):
     (timesteps, _, _, _, value), rows, _ = made
-    slow = [[slow_return(timesteps, value, t, b) for b in range(B)] for t in range(T + 1)]
+    slow = [
+        [slow_return(timesteps, value, t, b) for b in range(B)] for t in range(T + 1)
+    ]
     np.testing.assert_allclose(rows.value, slow, atol=1e-5)
 
 
@@ -155,7 +159,8 @@ def test_what_is_unknown_has_no_influence(made):
     seen = unrolls.mask[:, :2, b] > 0
     np.testing.assert_array_equal(after.mask[:, :2, b] > 0, seen)
     np.testing.assert_array_equal(
-        np.where(seen, after.value[:, :2, b], 0), np.where(seen, unrolls.value[:, :2, b], 0)
+        np.where(seen, after.value[:, :2, b], 0),
+        np.where(seen, unrolls.value[:, :2, b], 0),
     )
 
 

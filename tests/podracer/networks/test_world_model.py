@@ -28,9 +28,7 @@ def test_functions_fit_each_other(spec, hidden):
     @jax.jit
     def run(key):
         params = model.init(key)
-        observation = jax.tree.map(
-            lambda x: jnp.ones((2, *x.shape), x.dtype), spec
-        )
+        observation = jax.tree.map(lambda x: jnp.ones((2, *x.shape), x.dtype), spec)
         first = model.representation(params, observation)
         after, reward = model.dynamics(params, first, jnp.array([0, 1]))
         return first, after, reward, *model.prediction(params, after)

@@ -1,5 +1,6 @@
 """The TPU's compiler on every agent in both architectures: what it makes of them."""
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -10,8 +11,7 @@ import pytest
 
 from anakin import planning as anakin
 from envs_jax import Catch
-from podracer import networks
-from podracer.agents import AGENTS, batch_ppo, impala, ppo
+from podracer.agents import AGENTS, batch_ppo, from_flags, impala, muzero, ppo
 from podracer.plan import compiled, tpu
 from sebulba import host_environments
 from sebulba import planning as sebulba
@@ -27,11 +27,12 @@ CONFIGS = {
     "batch_ppo": batch_ppo.Config(
         total_steps=10**9, episodes_per_update=8, max_episode_length=10, epochs=3
     ),
+    "muzero": muzero.Config(total_steps=10**9, num_simulations=4, unroll_steps=2),
 }
 # Of an update: gradients, each averaged as one tree; and what else is averaged there
 # (advantages' moments; a KL, normalizers and whether enough episodes have finished).
-GRADIENTS = {"impala": 1, "ppo": 4, "batch_ppo": 3}
-OTHERS = {"impala": 0, "ppo": 2, "batch_ppo": 6}
+GRADIENTS = {"impala": 1, "ppo": 4, "batch_ppo": 3, "muzero": 1}
+OTHERS = {"impala": 0, "ppo": 2, "batch_ppo": 6, "muzero": 0}
 UNROLL_LENGTH = 4
 CASES = pytest.mark.parametrize("name", CONFIGS)
 PLACES = pytest.mark.parametrize("place", SLICES)
@@ -44,9 +45,9 @@ def slice_of(place):
 
 def make_agent(name):
     observation, action = Catch().observation_spec(), Catch().action_spec()
-    network = networks.actor_critic(
-        observation, action, networks.Config(hidden_sizes=(32,))
-    )
+    make_network, config = from_flags.network_maker(None, AGENTS[name])
+    sizes = {"hidden_size": 32} if name == "muzero" else {"hidden_sizes": (32,)}
+    network = make_network(observation, action, dataclasses.replace(config, **sizes))
     return AGENTS[name].make_agent(CONFIGS[name], network)
 
 
