@@ -97,7 +97,7 @@ class Found(NamedTuple):
 def make_search(config: Config, model: Model) -> Callable[..., Found]:
     """(keys [B], params, observation [B, ...], temperature [], exploring) -> Found.
 
-    Without `exploring` there is no noise at the root. mctx draws from one key for a whole
+    Without `exploring` there is no noise at the root, and the temperature is 0. mctx draws from one key for a whole
     batch; here each environment has its own, so that what happens in it does not depend on
     which others share its core. The temperature matters to the policy `muzero` only.
     """
@@ -185,10 +185,13 @@ def plan_muzero(config, key, root, settings, temperature, exploring) -> Found:
         **settings,
     )
     summary = tree.summary()
-    scores = _log(summary.visit_probs)
-    # Relative to the best, or a temperature of 0 would make all of them infinite.
-    scores = (scores - scores.max(-1, keepdims=True)) / jnp.maximum(temperature, TINY)
-    action = jax.random.categorical(action_key, scores)
+    action = jnp.argmax(summary.visit_probs, -1)
+    if exploring:
+        scores = _log(summary.visit_probs)
+        # Relative to the best, or a temperature of 0 would make all of them infinite.
+        scores -= scores.max(-1, keepdims=True)
+        scores /= jnp.maximum(temperature, TINY)
+        action = jax.random.categorical(action_key, scores)
     return Found(action.astype(jnp.int32), summary.visit_probs, summary.value)
 
 
