@@ -21,7 +21,7 @@ class Support(NamedTuple):
     limit: int
     bins: int  # odd, so that one of them is at 0
 
-    def centers(self) -> jax.Array:
+    def points(self) -> jax.Array:
         """float32 [bins], transformed units."""
         return jnp.linspace(-self.limit, self.limit, self.bins, dtype=jnp.float32)
 
@@ -32,13 +32,13 @@ class Support(NamedTuple):
         """
         width = 2.0 * self.limit / (self.bins - 1)
         y = jnp.clip(transform(x), -self.limit, self.limit)[..., None]
-        centers = self.centers().reshape((1,) * x.ndim + (-1,))
-        return jax.nn.relu(1.0 - jnp.abs(y - centers) / width)
+        points = self.points().reshape((1,) * x.ndim + (-1,))
+        return jax.nn.relu(1.0 - jnp.abs(y - points) / width)
 
     def mean(self, logits: jax.Array) -> jax.Array:
         """The scalars [...] that logits [..., bins] stand for."""
         probabilities = jax.nn.softmax(logits)
-        return inverse(jnp.dot(probabilities, self.centers(), precision="highest"))
+        return inverse(jnp.dot(probabilities, self.points(), precision="highest"))
 
     def cross_entropy(self, logits: jax.Array, x: jax.Array) -> jax.Array:
         """[...] of the prediction `logits` [..., bins] for scalars [...]."""

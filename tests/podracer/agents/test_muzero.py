@@ -1,4 +1,4 @@
-"""MuZero: its search against mctx's numbers, its gradients, masks and refusals."""
+"""MuZero: its search against mctx's values, its gradients, masks and refusals."""
 
 import dataclasses
 from functools import partial
