@@ -13,8 +13,9 @@ import anakin
 from anakin import checks, training
 from envs_jax import Batched, Catch, Pendulum, TimeLimit, auto_reset
 from podracer import networks, parallel
-from podracer.agents import batch_ppo, from_flags, impala, lpg, ppo
+from podracer.agents import batch_ppo, from_flags, impala, lpg, muzero, ppo
 from podracer.metrics import tally
+from podracer.networks import world_model
 from podracer.transformations import Interface
 from tests.environments import Counter
 from tests.rule_files import returns_rule
@@ -28,6 +29,8 @@ BATCH_PPO = batch_ppo.Config(episodes_per_update=8, max_episode_length=5, epochs
 LPG = lpg.Config(update_rule=returns_rule())
 PREDICTING = lpg.NetworkConfig(hidden_sizes=(8,), prediction_size=4)
 PENDULUM = TimeLimit(Pendulum(), 5)
+MUZERO = muzero.Config(num_simulations=3, unroll_steps=2)
+MODEL = world_model.Config(hidden_size=8)
 CASES = {
     "ppo": (ppo, PPO, NETWORK, Interface(), Catch()),
     "ppo-recurrent": (ppo, PPO, RECURRENT, Interface(), Catch()),
@@ -35,6 +38,7 @@ CASES = {
     "impala-continuous": (impala, impala.Config(), NETWORK, NORMALIZED, PENDULUM),
     "lpg": (lpg, LPG, PREDICTING, Interface(), Catch()),
     "batch_ppo": (batch_ppo, BATCH_PPO, NETWORK, Interface(), PENDULUM),
+    "muzero": (muzero, MUZERO, MODEL, Interface(), Catch()),
 }
 
 

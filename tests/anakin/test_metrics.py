@@ -16,22 +16,21 @@ from tests.rule_files import returns_rule
 
 CHANGES = {"lpg": {"update_rule": returns_rule()}}  # fields without a usable default
 NETWORKS = {"lpg": {"prediction_size": 4}}
-DISCRETE = ("lpg",)
+DISCRETE = ("lpg", "muzero")
+
+CASES = {(name, "catch"): Catch() for name in AGENTS}
+CASES |= {(name, "pendulum"): Pendulum() for name in AGENTS if name not in DISCRETE}
 
 
-@pytest.mark.parametrize("name", AGENTS)
-@pytest.mark.parametrize(
-    "environment", [Catch(), Pendulum()], ids=["catch", "pendulum"]
-)
+@pytest.mark.parametrize("name, environment", CASES)
 def test_every_metric_of_an_agent_is_in_the_vocabulary(name, environment):
-    if name in DISCRETE and isinstance(environment, Pendulum):
-        pytest.skip("for discrete actions only")
+    environment = CASES[name, environment]
     make_network, network = from_flags.network_maker(None, AGENTS[name])
     config = AGENTS[name].Config(**CHANGES.get(name, {}))
     agent = from_flags.make_agent(
         AGENTS[name],
         from_flags.for_run(config, 1000),
-        dataclasses.replace(network, hidden_sizes=(4,), **NETWORKS.get(name, {})),
+        dataclasses.replace(network, **NETWORKS.get(name, {})),
         environment.observation_spec(),
         environment.action_spec(),
         Interface(normalize_observations=True, normalize_rewards=True),
