@@ -1,0 +1,111 @@
+"""What Disco103's meta-network sees: a vector for each transition, of 27 numbers."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import rlax
+
+from podracer.networks.action_model import Predictions
+from podracer.rules.disco.steps import Steps
+from podracer.rules.disco.values import Values, of_action
+from podracer.rules.disco.weights import Encoder, Linear
+
+
+class Probabilities(NamedTuple):
+    """A network's predictions as probabilities."""
+
+    policy: jax.Array  # [T + 1, B, A]
+    y: jax.Array  # [T + 1, B, 600]
+    z: jax.Array  # [T + 1, B, A, 600]
+
+
+class Inputs(NamedTuple):
+    """What vectors are made of."""
+
+    online: Probabilities
+    target: Probabilities
+    behaviour: jax.Array  # [T, B, A] probabilities
+    action: jax.Array  # [T, B]
+    between: Steps
+    values: Values
+    normalized: jax.Array  # [T, B] advantages
+    normalized_actions: jax.Array  # [T + 1, B, A] those of all actions
+
+
+class Encoded(NamedTuple):
+    """What an encoder makes of a trajectory."""
+
+    x: jax.Array  # [T, B, 27]
+    actions: jax.Array  # [T, B, A, 2]
+
+
+def probabilities(predictions: Predictions) -> Probabilities:
+    logits = predictions.policy.logits, predictions.y, predictions.z
+    return Probabilities(*map(jax.nn.softmax, logits))
+
+
+def encode(encoder: Encoder, inputs: Inputs) -> Encoded:
+    """The vectors of all transitions, and those of all actions in them."""
+    online, target, behaviour, action, between, values, *normalized = inputs
+    log = rlax.signed_logp1
+    z = network(encoder.z, online.z)[..., 0]  # [T + 1, B, A]
+    z_target = network(encoder.z, target.z)[..., 0]
+    rows = (online.policy, target.policy, z, z_target, values.q_target)
+    pi, pi_target, z_tm1, z_target_tm1, q_target = (x[:-1] for x in rows)
+    action_vectors = [
+        pi,
+        behaviour,
+        pi_target,
+        z_tm1,
+        z_target_tm1,
+        log(q_target),
+        log(values.action_advantage[:-1]),
+        normalized[1][:-1],
+        jax.nn.one_hot(action, pi.shape[-1]),
+    ]
+    actions = jnp.stack(action_vectors, -1)
+    for layer in encoder.actions:
+        actions = block(layer, actions)
+
+    def pair(x):
+        return [x[:-1], x[1:]]
+
+    def of_state(x):  # mean by the online policy, and maximum
+        return [*pair(jnp.sum(online.policy * x, -1)), *pair(jnp.max(x, -1))]
+
+    columns = [
+        of_action(pi, action),
+        of_action(behaviour, action),
+        log(between.reward),
+        between.discount,
+        *pair(log(values.v)),
+        log(values.advantage),
+        normalized[0],
+        of_action(pi_target, action),
+        *pair(network(encoder.y, online.y)[..., 0]),
+        *pair(network(encoder.y, target.y)[..., 0]),
+        of_action(z_tm1, action),
+        *of_state(z),
+        of_action(z_target_tm1, action),
+        *of_state(z_target),
+    ]
+    embeddings = jnp.mean(actions, 2), of_action(actions, action)
+    return Encoded(jnp.concatenate([jnp.stack(columns, -1), *embeddings], -1), actions)
+
+
+def linear(layer: Linear, x: jax.Array) -> jax.Array:
+    """x [..., I] -> [..., O]"""
+    y = x @ layer.w
+    return y + jnp.broadcast_to(layer.b, y.shape)
+
+
+def network(layers: tuple[Linear, Linear], x: Any) -> jax.Array:
+    """Two layers with a ReLU between."""
+    return linear(layers[1], jax.nn.relu(linear(layers[0], x)))
+
+
+def block(layer: Linear, x: jax.Array) -> jax.Array:
+    """[T, B, A, I] -> [T, B, A, O], the same for every action and order of actions."""
+    mean = jnp.broadcast_to(jnp.mean(x, 2, keepdims=True), x.shape)
+    return jax.nn.relu(linear(layer, jnp.concatenate([x, mean], -1)))
