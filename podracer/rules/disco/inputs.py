@@ -47,24 +47,10 @@ def probabilities(predictions: Predictions) -> Probabilities:
 
 def encode(encoder: Encoder, inputs: Inputs) -> Encoded:
     """The vectors of all transitions, and those of all actions in them."""
-    online, target, behaviour, action, between, values, *normalized = inputs
+    online, target, behaviour, action, between, values, normalized, _ = inputs
     log = rlax.signed_logp1
-    z = network(encoder.z, online.z)[..., 0]  # [T + 1, B, A]
-    z_target = network(encoder.z, target.z)[..., 0]
-    rows = (online.policy, target.policy, z, z_target, values.q_target)
-    pi, pi_target, z_tm1, z_target_tm1, q_target = (x[:-1] for x in rows)
-    action_vectors = [
-        pi,
-        behaviour,
-        pi_target,
-        z_tm1,
-        z_target_tm1,
-        log(q_target),
-        log(values.action_advantage[:-1]),
-        normalized[1][:-1],
-        jax.nn.one_hot(action, pi.shape[-1]),
-    ]
-    actions = jnp.stack(action_vectors, -1)
+    z, z_target = (network(encoder.z, x.z)[..., 0] for x in (online, target))
+    actions = of_actions(inputs, z, z_target)
     for layer in encoder.actions:
         actions = block(layer, actions)
 
@@ -75,23 +61,46 @@ def encode(encoder: Encoder, inputs: Inputs) -> Encoded:
         return [*pair(jnp.sum(online.policy * x, -1)), *pair(jnp.max(x, -1))]
 
     columns = [
-        of_action(pi, action),
+        of_action(online.policy[:-1], action),
         of_action(behaviour, action),
         log(between.reward),
         between.discount,
         *pair(log(values.v)),
         log(values.advantage),
-        normalized[0],
-        of_action(pi_target, action),
+        normalized,
+        of_action(target.policy[:-1], action),
         *pair(network(encoder.y, online.y)[..., 0]),
         *pair(network(encoder.y, target.y)[..., 0]),
-        of_action(z_tm1, action),
+        of_action(z[:-1], action),
         *of_state(z),
-        of_action(z_target_tm1, action),
+        of_action(z_target[:-1], action),
         *of_state(z_target),
     ]
     embeddings = jnp.mean(actions, 2), of_action(actions, action)
     return Encoded(jnp.concatenate([jnp.stack(columns, -1), *embeddings], -1), actions)
+
+
+def of_actions(inputs: Inputs, z: jax.Array, z_target: jax.Array) -> jax.Array:
+    """What an encoder sees of every action: [T, B, A, 9].
+
+    Args:
+      inputs: of the encoder.
+      z: [T + 1, B, A] what its own network makes of z.
+      z_target: the same of the target network's.
+    """
+    num_actions = z.shape[-1]
+    rows = [
+        inputs.online.policy,
+        inputs.target.policy,
+        z,
+        z_target,
+        rlax.signed_logp1(inputs.values.q_target),
+        rlax.signed_logp1(inputs.values.action_advantage),
+        inputs.normalized_actions,
+    ]
+    rows = [x[:-1] for x in rows]
+    rows.insert(1, inputs.behaviour)
+    return jnp.stack([*rows, jax.nn.one_hot(inputs.action, num_actions)], -1)
 
 
 def linear(layer: Linear, x: jax.Array) -> jax.Array:

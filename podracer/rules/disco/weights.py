@@ -4,6 +4,7 @@ The file is `disco_103.npz` of github.com/google-deepmind/disco_rl; it is no par
 repository, see docs/update-rules.md.
 """
 
+import io
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -17,6 +18,12 @@ import numpy as np
 from podracer.agent import Key
 from podracer.errors import UserError
 from podracer.networks import torsos
+from podracer.rules import files
+
+WAY_OUT = "give disco_103.npz, see docs/update-rules.md"
+# What NumPy raises for data that is no such file, besides the errors of the two libraries
+# that it reads with.
+BROKEN = (OSError, EOFError, ValueError, AttributeError, NotImplementedError)
 
 
 class Linear(NamedTuple):
@@ -103,43 +110,32 @@ def load(path: str | Path) -> Weights:
 
     Raises UserError where there is no such file, it is damaged, or it holds anything else.
     """
+    data = io.BytesIO(files.read(path))
     try:
-        with np.load(path) as file:
+        with np.load(data) as file:
             arrays = {name: file[name] for name in file.files}
-    except FileNotFoundError:
-        raise UserError(f"update_rule is {path}: there is no such file") from None
-    except (OSError, EOFError, ValueError, AttributeError) as error:
-        raise UserError(_damaged(path, error)) from error
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
-        raise UserError(_damaged(path, error)) from error
+    except (zipfile.BadZipFile, zlib.error, *BROKEN) as error:
+        reason = " ".join(str(error).split())[:100]
+        raise UserError(f"{path}: no .npz file, or damaged: {reason}") from error
     check(path, arrays)
     return of_arrays(arrays)
 
 
-def _damaged(path: str | Path, error: Exception) -> str:
-    reason = " ".join(str(error).split())
-    return f"update_rule is {path}, which is damaged or no .npz file: {reason}"
-
-
 def check(path: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Raises UserError unless these arrays have the names and shapes of Disco103."""
-    way_out = "it must be disco_103.npz, see docs/update-rules.md"
+    refused = f"{path}: not the rule Disco103"
     for name in [*SHAPES, *arrays]:
         if name not in arrays or name not in SHAPES:
             has = "has no" if name in SHAPES else "has an"
-            raise UserError(
-                f"update_rule is {path}, which {has} array {name}; {way_out}"
-            )
+            raise UserError(f"{refused}, it {has} array {name}; {WAY_OUT}")
         x = arrays[name]
         if x.shape != SHAPES[name] or x.dtype != np.float32:
             raise UserError(
-                f"update_rule is {path}, whose {name} is {x.dtype}{list(x.shape)} instead "
-                f"of float32{list(SHAPES[name])}; {way_out}"
+                f"{refused}, its {name} is {x.dtype}{list(x.shape)} instead of "
+                f"float32{list(SHAPES[name])}; {WAY_OUT}"
             )
         if not np.isfinite(x).all():
-            raise UserError(
-                f"update_rule is {path}, whose {name} is not finite; {way_out}"
-            )
+            raise UserError(f"{refused}, its {name} is not finite; {WAY_OUT}")
 
 
 def of_arrays(arrays: Mapping[str, Any]) -> Weights:

@@ -1,0 +1,230 @@
+"""Disco103's agent: its network, its rule file, and two whole updates of the reference."""
+
+import dataclasses
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from dm_env import specs
+
+from podracer import rules
+from podracer.agent import ActorOutput, LearnerState, Trajectory
+from podracer.agents import disco, learned_rule
+from podracer.errors import UserError
+from podracer.networks.action_model import Config, prediction_bytes
+from podracer.networks.policies import Categorical
+from podracer.rules.disco import weights
+from tests import disco_files
+from tests.jitted import jitted
+from tests.podracer.rules.disco import shared_data
+
+ACTIONS = specs.DiscreteArray(3)
+NETWORK = Config(hidden_sizes=(), embedding_size=8, model_size=4, head_size=4)
+PLACES = {  # of the reference's parameters in ours
+    "~_embedding_pass/torso/~/linear_0": "embedding",
+    "~_head_pass/torso_head/~/linear_0": "policy_head",
+    "~_head_pass/torso_head_1/~/linear_0": "y_head",
+    "linear": "model/root",
+    "action_cond/linear": "model",
+    "mlp/~/linear_0": "z_hidden",
+    "mlp/~/linear_1": "z_head",
+    "mlp_1/~/linear_0": "next_policy_hidden",
+    "mlp_1/~/linear_1": "next_policy_head",
+    "mlp_2/~/linear_0": "q_hidden",
+    "mlp_2/~/linear_1": "q_head",
+}
+
+
+def spec(*shape):
+    return specs.Array(shape, np.float32)
+
+
+def params_of(arrays):
+    """Our parameters from the reference's."""
+    params = {}
+    for theirs, ours in PLACES.items():
+        node = params
+        for part in ours.split("/"):
+            node = node.setdefault(part, {})
+        for name, its in (("kernel", "w"), ("bias", "b")):
+            node[name] = jnp.array(arrays[f"mlp/{theirs}/{its}"])
+    return {"params": params}
+
+
+def assert_params_close(got, arrays):
+    expected = params_of(arrays)
+    assert jax.tree.structure(got) == jax.tree.structure(expected)
+    for (path, x), y in zip(
+        jax.tree.leaves_with_path(got), jax.tree.leaves(expected), strict=True
+    ):
+        shared_data.assert_close(x, y, jax.tree_util.keystr(path))
+
+
+def trajectory_of(given):
+    policy = Categorical(jnp.array(given["behaviour_logits"][:-1]))
+    outputs = ActorOutput(jnp.array(given["actions"][:-1]), policy)
+    timesteps = shared_data.timesteps(given, jnp.array(given["obs"]))
+    return Trajectory(timesteps, outputs, ((),))
+
+
+def test_two_updates_of_a_whole_agent():
+    names = "b0_params/", "b1_params/", "b2_params/", "b1_grad/", "b2_target_params/"
+    *after, gradient, target = shared_data.vectors(*names)
+    config = disco.Config(
+        update_rule=shared_data.path("disco_103.npz"),
+        episode_ends="jump",
+        means="plain",
+    )
+    network = disco.make_network(spec(4), ACTIONS, NETWORK)
+    agent = jitted(
+        learned_rule.make_agent(  # not the agent's own, which makes trajectories jump
+            rules.disco.make_rule(config),
+            disco.read_rule(config),
+            network,
+            disco.make_optimizer(config),
+            learning_rate=1e-2,
+        )
+    )
+    unroll = jax.jit(network.unroll)
+    # Its parameters and no more; the state around them is that of any start.
+    state = agent.initial_learner_state(jax.random.key(0))
+    params = params_of(after[0])
+    assert jax.tree.structure(state.shared.params) == jax.tree.structure(params)
+    rule_state = state.shared.rule_state._replace(
+        target_params=jax.tree.map(jnp.copy, params)
+    )
+    state = LearnerState(
+        state.shared._replace(params=params, rule_state=rule_state), ()
+    )
+    for number, given in enumerate(shared_data.vectors("b1_", "b2_"), 1):
+        trajectory = trajectory_of(given)
+        seen = unroll(params, ((),), trajectory.timesteps)
+        for name, got in (
+            ("agent_logits", seen.policy.logits),
+            ("agent_aux_pi", seen.next_policy),
+            ("agent_q_bins290_310", seen.q[..., 290:311]),
+            ("agent_y_head8", seen.y[..., :8]),
+            ("agent_z_head8", seen.z[..., :8]),
+        ):
+            shared_data.assert_close(got, given[name], name)
+        state, metrics = agent.learner_step(jax.random.key(0), state, trajectory)
+        params, opt_state, rule_state = state.shared
+        for name, got in (
+            ("log_total_loss", metrics["loss/total"]),
+            ("log_pi_loss", metrics["loss/policy"]),
+            ("log_aux_kl_loss", metrics["loss/next_policy"]),
+            ("log_q_loss", metrics["loss/q"]),
+            ("log_q_target", metrics["value_target"]),
+            ("log_td", metrics["value_error"]),
+            ("log_normalized_td", metrics["normalized_value_error"]),
+            ("log_global_gradient_norm", metrics["gradient_norm"]),
+            ("new_meta_hidden", rule_state.lifetime.hidden),
+            ("new_meta_cell", rule_state.lifetime.cell),
+        ):
+            shared_data.assert_close(got, given[name], name)
+        if number == 1:  # Adam's mean is a tenth of its first gradient
+            first = jax.tree.map(lambda x: 10.0 * x, opt_state[0].mu)
+            assert_params_close(first, gradient)
+        assert_params_close(params, after[number])
+    assert_params_close(rule_state.target_params, target)
+
+
+def test_adams_steps_are_clipped_element_by_element():
+    optimizer = disco.make_optimizer(disco.Config())
+    # A large gradient late in life: Adam's step is (1 - b1) / sqrt(1 - b2) = 3.2.
+    adam, rest = optimizer.init(jnp.zeros(2))
+    adam = adam._replace(count=jnp.int32(1_000_000))
+    gradient = jnp.array([1e-3, -1.0])
+    unclipped, _ = optax.scale_by_adam().update(gradient, adam)
+    np.testing.assert_allclose(unclipped, [3.16, -3.16], rtol=0.01)
+    step, _ = optimizer.update(gradient, (adam, rest))
+    np.testing.assert_array_equal(step, [1.0, -1.0])
+
+
+@pytest.mark.core
+def test_the_network_of_the_reference_for_catch():
+    """943,375 parameters, and its initial weights."""
+    network = disco.make_network(spec(8, 8), ACTIONS)
+    params = jax.jit(network.init)(jax.random.key(0))["params"]
+    assert sum(x.size for x in jax.tree.leaves(params)) == 943_375
+    for layer, inputs in (
+        (params["shared"]["MLP_0"]["Dense_0"], 64),
+        (params["embedding"], 512),
+        (params["model"]["root"], 512),
+        (params["model"], 131),
+        (params["q_head"], 128),
+    ):
+        kernel = np.asarray(layer["kernel"]) * np.sqrt(inputs)
+        assert 1.9 < np.abs(kernel).max() <= 2.0
+        np.testing.assert_allclose(kernel.std(), 0.88, atol=0.02)
+        np.testing.assert_array_equal(layer["bias"], 0.0)
+    for name in "policy_head", "y_head":
+        kernel = np.asarray(params[name]["kernel"])
+        assert 0.018 < np.abs(kernel).max() <= 0.02
+        np.testing.assert_allclose(kernel.std(), 0.0088, atol=5e-4)
+
+
+def test_memory_of_predictions_at_18_actions():
+    network = disco.make_network(spec(4), specs.DiscreteArray(18), NETWORK)
+    params = jax.eval_shape(network.init, jax.random.key(0))
+    timesteps = trajectory_shapes(28, 64)
+    predictions = jax.eval_shape(network.unroll, params, ((),), timesteps)
+    size = sum(4 * x.size for x in jax.tree.leaves(predictions))
+    assert size == 29 * 64 * prediction_bytes(18)
+    assert size == pytest.approx(167e6, rel=0.01)
+
+
+def trajectory_shapes(unroll_length, batch_size):
+    shape = unroll_length + 1, batch_size
+    given = dict.fromkeys(("rewards_ts", "discounts_ts"), jnp.ones(shape))
+    return shared_data.timesteps(given, jnp.zeros((*shape, 4)))
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"separate_value": True}, "separate_value is true"),
+        ({"model_size": 0}, "model_size is 0"),
+    ],
+)
+def test_impossible_networks_are_refused(config, message):
+    with pytest.raises(UserError, match=message):
+        Config(**config)
+
+
+def test_what_the_agent_cannot_do_is_refused():
+    with pytest.raises(UserError, match="it needs one choice"):
+        disco.make_network(spec(4), specs.BoundedArray((2,), np.float32, -1, 1))
+    recurrent = dataclasses.replace(NETWORK, memory="gru")
+    network = disco.make_network(spec(4), ACTIONS, recurrent)
+    with pytest.raises(UserError, match="episode_ends is jump, where a recurrent"):
+        disco.make_agent(disco.Config(episode_ends="jump"), network)
+    with pytest.raises(UserError, match="update_rule is missing"):
+        disco.Config().pinned()
+
+
+def test_a_run_resumes_with_its_own_rule_only(tmp_path):
+    path = tmp_path / "rule.npz"
+    shutil.copy(disco_files.random_rule(0), path)
+    pinned = disco.Config(update_rule=path).pinned()
+    assert pinned.pinned() == pinned
+    disco.read_rule(pinned)
+    shutil.copy(disco_files.random_rule(1), path)
+    with pytest.raises(UserError, match="the rule file has changed"):
+        disco.read_rule(pinned)
+
+
+def test_weights_are_constants_of_the_agent():
+    config = disco.Config(update_rule=disco_files.random_rule())
+    network = disco.make_network(spec(4), ACTIONS, NETWORK)
+    agent = disco.make_agent(config, network)
+    state = jax.eval_shape(agent.initial_learner_state, jax.random.key(0))
+    assert isinstance(state.shared, learned_rule.Shared)
+    params = sum(x.size for x in jax.tree.leaves(state.shared.params))
+    carried = sum(x.size for x in jax.tree.leaves(state))
+    # Parameters, Adam's two copies and its count, target; lifetime, two times three moments.
+    assert carried == 4 * params + 1 + 256 + 6
+    assert carried < sum(np.prod(shape) for shape in weights.SHAPES.values())
