@@ -23,7 +23,7 @@ class Targets(NamedTuple):
     next_policy: Categorical  # [T, B] the online policy after the transition
     returns: jax.Array  # [T, B] of the action taken
     between: Steps
-    count: jax.Array  # [] number of transitions learned from, mean over cores
+    learned: jax.Array  # [] share of transitions learned from, over all cores
 
 
 def terms(
@@ -61,6 +61,6 @@ def loss(
     per_step = sum(COSTS[name] * part for name, part in parts.items())
     # N cores then compute what one does; the reference divides by each core's own count.
     size = jnp.float32(per_step.size)
-    total = jnp.sum(targets.between.mask * per_step) / (targets.count * size + 1e-8)
+    total = jnp.sum(targets.between.mask * per_step) / (targets.learned * size + 1e-8)
     metrics = {f"loss/{name}": jnp.mean(part) for name, part in parts.items()}
     return total, metrics | {"loss/total": total}

@@ -57,17 +57,18 @@ def make_rule(config: Config, average: Average = AVERAGE) -> Rule:
         params = jax.tree.map(jnp.copy, params)
         return State(params, meta_network.newborn(), nothing, nothing)
 
-    def mean(between: Steps, *samples: jax.Array):
-        """Means over time, batch and cores: [T, B, ...] -> [...]."""
-        if config.means == "plain":
-            return average(tuple(jnp.mean(x, (0, 1)) for x in samples))
+    def shares(between: Steps, *samples: jax.Array) -> tuple[jax.Array, ...]:
+        """(share of transitions that count, sums over these by the number of all), each
+        over time, batch and cores, in one collective: [T, B, ...] -> [...]."""
+        plain = config.means == "plain"
+        counts = jnp.ones_like(between.real) if plain else between.real
 
-        def masked(x):
-            real = between.real.reshape(*between.real.shape, *(1,) * (x.ndim - 2))
-            return jnp.mean(jnp.where(real > 0.0, x, 0.0), (0, 1))
+        def share(x):
+            weight = counts.reshape(*counts.shape, *(1,) * (x.ndim - 2))
+            return jnp.mean(jnp.where(weight > 0.0, x, 0.0), (0, 1))
 
-        count, *sums = average((jnp.mean(between.real), *map(masked, samples)))
-        return tuple(x / jnp.maximum(count, 1e-8) for x in sums)
+        count, *sums = average((jnp.mean(counts), *map(share, samples)))
+        return jnp.maximum(count, 1e-8), *sums
 
     def targets(of_rule: weights.Weights, state: State, experience: Experience):
         trajectory, _, predictions, predict = experience
@@ -83,15 +84,13 @@ def make_rule(config: Config, average: Average = AVERAGE) -> Rule:
             config.discount_factor,
             config.retrace_lambda,
         )
-        moments = mean(
-            between,
-            value.advantage,
-            jnp.square(value.advantage),
-            value.error,
-            jnp.square(value.error),
+        samples = value.advantage, value.error
+        count, *sums, learned = shares(
+            between, *samples, *map(jnp.square, samples), between.mask
         )
-        advantage = values.updated(state.advantage, *moments[:2])
-        error = values.updated(state.error, *moments[2:])
+        means = [x / count for x in sums]
+        advantage = values.updated(state.advantage, *means[::2])
+        error = values.updated(state.error, *means[1::2])
         seen = inputs.Inputs(
             online=inputs.probabilities(predictions),
             target=inputs.probabilities(of_target),
@@ -105,12 +104,17 @@ def make_rule(config: Config, average: Average = AVERAGE) -> Rule:
         outputs = meta_network.predict(
             of_rule, state.lifetime, inputs.encode(of_rule.encoder, seen), between.cut
         )
+
+        def pooled(x):
+            count, total = shares(between, x)
+            return total / count
+
         lifetime = meta_network.live(
             of_rule.lifetime,
             state.lifetime,
             inputs.encode(of_rule.lifetime.encoder, seen),
             outputs,
-            lambda x: mean(between, x)[0],
+            pooled,
         )
         # With the params before this update, which the next one sees.
         target_params = jax.tree.map(
@@ -122,9 +126,9 @@ def make_rule(config: Config, average: Average = AVERAGE) -> Rule:
         )
         metrics = {
             "rho": jnp.mean(value.rho),
-            "value_target": jnp.mean(value.returns),
-            "value_error": jnp.mean(value.error),
-            "normalized_value_error": jnp.mean(value.error / values.scale(error)[1]),
+            "rule/returns": jnp.mean(value.returns),
+            "rule/error": jnp.mean(value.error),
+            "rule/normalized_error": jnp.mean(value.error / values.scale(error)[1]),
             "entropy": jnp.mean(predictions.policy.entropy()),
         }
         next_policy = jax.tree.map(lambda x: x[1:], predictions.policy)
@@ -133,7 +137,7 @@ def make_rule(config: Config, average: Average = AVERAGE) -> Rule:
             next_policy,
             value.returns,
             between,
-            average(jnp.mean(between.mask)),
+            learned,
         )
         return found, State(target_params, lifetime, advantage, error), metrics
 

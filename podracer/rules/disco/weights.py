@@ -23,7 +23,7 @@ from podracer.rules import files
 WAY_OUT = "give disco_103.npz, see docs/update-rules.md"
 # What NumPy raises for data that is no such file, besides the errors of the two libraries
 # that it reads with.
-BROKEN = (OSError, EOFError, ValueError, AttributeError, NotImplementedError)
+BROKEN = OSError, EOFError, ValueError, AttributeError, TypeError, NotImplementedError
 
 
 class Linear(NamedTuple):
@@ -112,8 +112,10 @@ def load(path: str | Path) -> Weights:
     """
     data = io.BytesIO(files.read(path))
     try:
-        with np.load(data) as file:
-            arrays = {name: file[name] for name in file.files}
+        file = np.load(data)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise TypeError("it holds a single array")
+        arrays = {name: file[name] for name in file.files}
     except (zipfile.BadZipFile, zlib.error, *BROKEN) as error:
         reason = " ".join(str(error).split())[:100]
         raise UserError(f"{path}: no .npz file, or damaged: {reason}") from error

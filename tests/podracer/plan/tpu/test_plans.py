@@ -11,11 +11,12 @@ import pytest
 
 from anakin import planning as anakin
 from envs_jax import Catch
-from podracer.agents import AGENTS, batch_ppo, from_flags, impala, lpg, ppo
+from podracer.agents import AGENTS, batch_ppo, disco, from_flags, impala, lpg, ppo
 from podracer.plan import compiled, tpu
 from sebulba import host_environments
 from sebulba import planning as sebulba
 from sebulba.cores import Cores, split
+from tests.disco_files import random_rule
 from tests.rule_files import returns_rule
 
 pytest.importorskip("libtpu", reason="the TPU's compiler is not installed")
@@ -29,11 +30,12 @@ CONFIGS = {
         total_steps=10**9, episodes_per_update=8, max_episode_length=10, epochs=3
     ),
     "lpg": lpg.Config(update_rule=returns_rule()),
+    "disco": disco.Config(update_rule=random_rule()),
 }
 # Of an update: gradients, each averaged as one tree; and what else is averaged there
-# (advantages' moments; a KL, normalizers and whether enough episodes have finished).
-GRADIENTS = {"impala": 1, "ppo": 4, "batch_ppo": 3, "lpg": 1}
-OTHERS = {"impala": 0, "ppo": 2, "batch_ppo": 6, "lpg": 0}
+# (advantages' moments; the rule's moments and its lifetime's input; a KL, normalizers and whether enough episodes have finished).
+GRADIENTS = {"impala": 1, "ppo": 4, "batch_ppo": 3, "lpg": 1, "disco": 1}
+OTHERS = {"impala": 0, "ppo": 2, "batch_ppo": 6, "lpg": 0, "disco": 2}
 UNROLL_LENGTH = 4
 CASES = pytest.mark.parametrize("name", CONFIGS)
 PLACES = pytest.mark.parametrize("place", SLICES)
@@ -47,7 +49,8 @@ def slice_of(place):
 def make_agent(name):
     observation, action = Catch().observation_spec(), Catch().action_spec()
     make_network, default = from_flags.network_maker(None, AGENTS[name])
-    sizes = {"lpg": {"prediction_size": 4}}.get(name, {})
+    small = dict.fromkeys(("embedding_size", "model_size", "head_size"), 8)
+    sizes = {"lpg": {"prediction_size": 4}, "disco": small}.get(name, {})
     network = dataclasses.replace(default, hidden_sizes=(32,), **sizes)
     network = make_network(observation, action, network)
     return AGENTS[name].make_agent(CONFIGS[name], network)
