@@ -6,6 +6,7 @@ The rule's weights are a file that its authors published, see docs/update-rules.
 import dataclasses
 import functools
 import math
+from typing import Any
 
 import jax
 import optax
@@ -30,7 +31,7 @@ class Config(disco.Config):
 
     update_rule: files.UpdateRule = None
     """file of the rule's weights: disco_103.npz, which its authors published"""
-    update_rule_checksum: str = ""
+    update_rule_checksum: files.Checksum = ""
     """checksum of the rule file, filled in when a run starts: it resumes with no other rule"""
     learning_rate: float = 3e-4
     """learning rate of Adam, constant"""
@@ -41,8 +42,11 @@ class Config(disco.Config):
         super().__post_init__()
         check_ranges(self, 0.0, math.inf, "learning_rate", "max_step")
 
-    def pinned(self) -> "Config":
-        """With the checksum of its file. Raises UserError as `read_rule` does."""
+    def pinned(self, network: Any) -> "Config":
+        """With the checksum of its file, which fits any network of `make_network`'s.
+
+        Raises UserError as `read_rule` does.
+        """
         read_rule(dataclasses.replace(self, update_rule_checksum=""))
         return dataclasses.replace(
             self, update_rule_checksum=files.checksum(self.update_rule)

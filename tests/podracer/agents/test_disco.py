@@ -10,16 +10,22 @@ import optax
 import pytest
 from dm_env import specs
 
+import anakin.__main__ as anakin
+import podracer
+import sebulba.__main__ as sebulba
 from podracer import rules
 from podracer.agent import ActorOutput, LearnerState, Trajectory
 from podracer.agents import disco, learned_rule
+from podracer.agents.presets import PRESETS
 from podracer.errors import UserError
-from podracer.networks.action_model import Config, prediction_bytes
+from podracer.networks.action_model import Config
 from podracer.networks.policies import Categorical
 from podracer.rules.disco import weights
+from podracer.trained import loading
 from tests import disco_files
 from tests.jitted import jitted
 from tests.podracer.rules.disco import shared_data
+from tests.podracer.rules.experience import BATCH_SIZE, LENGTH, some_trajectory
 
 ACTIONS = specs.DiscreteArray(3)
 NETWORK = Config(hidden_sizes=(), embedding_size=8, model_size=4, head_size=4)
@@ -144,73 +150,20 @@ def test_adams_steps_are_clipped_element_by_element():
     np.testing.assert_array_equal(step, [1.0, -1.0])
 
 
-@pytest.mark.core
-def test_the_network_of_the_reference_for_catch():
-    """943,375 parameters, and its initial weights."""
-    network = disco.make_network(spec(8, 8), ACTIONS)
-    params = jax.jit(network.init)(jax.random.key(0))["params"]
-    assert sum(x.size for x in jax.tree.leaves(params)) == 943_375
-    for layer, inputs in (
-        (params["shared"]["MLP_0"]["Dense_0"], 64),
-        (params["embedding"], 512),
-        (params["model"]["root"], 512),
-        (params["model"], 131),
-        (params["q_head"], 128),
-    ):
-        kernel = np.asarray(layer["kernel"]) * np.sqrt(inputs)
-        assert 1.9 < np.abs(kernel).max() <= 2.0
-        np.testing.assert_allclose(kernel.std(), 0.88, atol=0.02)
-        np.testing.assert_array_equal(layer["bias"], 0.0)
-    for name in "policy_head", "y_head":
-        kernel = np.asarray(params[name]["kernel"])
-        assert 0.018 < np.abs(kernel).max() <= 0.02
-        np.testing.assert_allclose(kernel.std(), 0.0088, atol=5e-4)
-
-
-def test_memory_of_predictions_at_18_actions():
-    network = disco.make_network(spec(4), specs.DiscreteArray(18), NETWORK)
-    params = jax.eval_shape(network.init, jax.random.key(0))
-    timesteps = trajectory_shapes(28, 64)
-    predictions = jax.eval_shape(network.unroll, params, ((),), timesteps)
-    size = sum(4 * x.size for x in jax.tree.leaves(predictions))
-    assert size == 29 * 64 * prediction_bytes(18)
-    assert size == pytest.approx(167e6, rel=0.01)
-
-
-def trajectory_shapes(unroll_length, batch_size):
-    shape = unroll_length + 1, batch_size
-    given = dict.fromkeys(("rewards_ts", "discounts_ts"), jnp.ones(shape))
-    return shared_data.timesteps(given, jnp.zeros((*shape, 4)))
-
-
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"separate_value": True}, "separate_value is true"),
-        ({"model_size": 0}, "model_size is 0"),
-    ],
-)
-def test_impossible_networks_are_refused(config, message):
-    with pytest.raises(UserError, match=message):
-        Config(**config)
-
-
 def test_what_the_agent_cannot_do_is_refused():
-    with pytest.raises(UserError, match="it needs one choice"):
-        disco.make_network(spec(4), specs.BoundedArray((2,), np.float32, -1, 1))
     recurrent = dataclasses.replace(NETWORK, memory="gru")
     network = disco.make_network(spec(4), ACTIONS, recurrent)
     with pytest.raises(UserError, match="episode_ends is jump, where a recurrent"):
         disco.make_agent(disco.Config(episode_ends="jump"), network)
     with pytest.raises(UserError, match="update_rule is missing"):
-        disco.Config().pinned()
+        disco.Config().pinned(NETWORK)
 
 
 def test_a_run_resumes_with_its_own_rule_only(tmp_path):
     path = tmp_path / "rule.npz"
     shutil.copy(disco_files.random_rule(0), path)
-    pinned = disco.Config(update_rule=path).pinned()
-    assert pinned.pinned() == pinned
+    pinned = disco.Config(update_rule=path).pinned(NETWORK)
+    assert pinned.pinned(NETWORK) == pinned
     disco.read_rule(pinned)
     shutil.copy(disco_files.random_rule(1), path)
     with pytest.raises(UserError, match="the rule file has changed"):
@@ -228,3 +181,79 @@ def test_weights_are_constants_of_the_agent():
     # Parameters, Adam's two copies and its count, target; lifetime, two times three moments.
     assert carried == 4 * params + 1 + 256 + 6
     assert carried < sum(np.prod(shape) for shape in weights.SHAPES.values())
+
+
+def test_a_recurrent_agent_replays_its_memory():
+    """The learner's policy is the actor's where neither params nor memory differ."""
+    recurrent = dataclasses.replace(NETWORK, memory="lstm", memory_size=4)
+    config = disco.Config(update_rule=disco_files.random_rule())
+    network = disco.make_network(spec(3), ACTIONS, recurrent)
+    agent = jitted(disco.make_agent(config, network))
+    state = agent.initial_learner_state(jax.random.key(0))
+    random = np.random.default_rng(0)
+    memory = jax.tree.map(
+        lambda x: jnp.array(random.normal(size=x.shape), x.dtype),
+        agent.initial_actor_state(BATCH_SIZE),
+    )
+    timesteps = some_trajectory(0).timesteps
+    keys, outputs, inner = jax.random.split(jax.random.key(1), BATCH_SIZE), [], memory
+    for t in range(LENGTH):
+        row = jax.tree.map(lambda x, t=t: x[t], timesteps)
+        params = agent.actor_params(state)
+        inner, output = agent.actor_step(keys, params, inner, row)
+        outputs.append(output)
+    outputs = jax.tree.map(lambda *x: jnp.stack(x), *outputs)
+    for start, same in ((memory, True), (agent.initial_actor_state(4), False)):
+        trajectory = Trajectory(timesteps, outputs, start)
+        _, metrics = agent.learner_step(jax.random.key(2), state, trajectory)
+        assert (abs(float(metrics["rho"]) - 1.0) < 1e-6) == same
+
+
+COMMON = "--agent disco --update-rule rule.npz --network.hidden-sizes 8 --quiet " + (
+    "--network.embedding-size 8 --network.model-size 4 --network.head-size 4 --run run "
+)
+REPLAY = "--replay.capacity 16 --replay.samples-per-insert 2 --replay.minimum-fill 8 "
+IN = {
+    anakin: f"--env catch --preset catch --cores 2 --updates-per-report 5 --unroll-length 5 {COMMON} {REPLAY}",
+    sebulba: "--env jax:catch --actor-cores 1 --learner-cores 1 --threads-per-core 1 "
+    f"--unroll-length 5 --batch-size 2 {COMMON} --network.memory gru ",
+}
+
+
+@pytest.mark.parametrize("command", IN, ids=["anakin", "sebulba"])
+def test_a_run_trains_resumes_and_plays(command, tmp_path, monkeypatch):
+    """Resumed with all of its state: the lifetime, the target and the replayed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command.parallel, "use_cpu_cores", lambda *_, **__: None)
+    shutil.copy(disco_files.random_rule(), "rule.npz")
+    flags = IN[command].split()
+    command.train([*flags, "--total-steps", "100"])
+    again = ["--resume", "run", "--allow-changes", "--total-steps", "150"]
+    command.train(again)
+    if command is anakin:  # Sebulba's actors may run ahead
+        resumed = loading.restore("run").params
+        flags[flags.index("run")] = "whole"
+        command.train([*flags, "--total-steps", "150"])
+        whole = loading.restore("whole").params
+        jax.tree.map(np.testing.assert_array_equal, resumed, whole)
+    (tmp_path / "rule.npz").unlink()  # playing needs no rule
+    assert podracer.load("run")(np.zeros((10, 5), np.float32)) in (0, 1, 2)
+
+
+def test_a_file_that_is_no_such_rule_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(anakin.parallel, "use_cpu_cores", lambda *_, **__: None)
+    (tmp_path / "rule.npz").write_bytes(b"broken")
+    with pytest.raises(UserError, match="^rule.npz: no .npz file, or damaged") as error:
+        anakin.train(IN[anakin].split())
+    assert "\n" not in str(error.value) and not (tmp_path / "run").exists()
+
+
+def test_presets():
+    """`catch` is the reference's notebook: 58 frames an update, here 56."""
+    preset = PRESETS["disco"]["catch"]
+    assert preset.unroll_length + 1 == 29 and preset.batch_size == 2
+    assert preset.config.learning_rate == 1e-2
+    replay = preset.replay
+    assert (replay.capacity, replay.minimum_fill, replay.fresh) == (1024, 64, False)
+    assert replay.samples(preset.batch_size) == 64
