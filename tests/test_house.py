@@ -36,6 +36,7 @@ FLOORS = [
     {"parallel", "files", "imports"},
     {"networks", "transformations", "metrics", "command", "checkpoints"},
     {"learning", "runs", "plan"},
+    {"rules"},
     {"agents", "launch"},
     {"trained", "training"},
     {"__main__", "__init__"},

@@ -1,0 +1,117 @@
+"""An agent of an update rule and a network, for any rule in the slot `podracer.rules.rule`."""
+
+from typing import Any, NamedTuple
+
+import jax
+import optax
+
+from podracer.agent import ActorOutput, Agent, LearnerState, PyTree
+from podracer.learning import optimizers
+from podracer.networks import Network
+from podracer.parallel import AVERAGE, Average
+from podracer.rules.rule import Experience, Rule
+
+
+class Shared(NamedTuple):
+    """Equal on all learner cores."""
+
+    params: PyTree
+    opt_state: optax.OptState
+    rule_state: PyTree  # what the rule carries from update to update
+
+
+def make_agent(
+    rule: Rule,
+    weights: PyTree,
+    network: Network,
+    optimizer: optax.GradientTransformation,
+    learning_rate: Any,
+    average: Average = AVERAGE,
+) -> Agent:
+    """The agent that `rule` updates; `ActorOutput.extras` are the behaviour policy [B].
+
+    Args:
+      rule: made with the same `average`.
+      weights: the rule's, constants of the agent: in no checkpoint and no optimizer state.
+        A meta-gradient is that of `learner_step` with respect to them.
+      network: its predictions are a pytree of floats with an attribute `policy`.
+      optimizer: without the learning rate, see `optimizers.descend`.
+      learning_rate: float or float32 [].
+      average: over the learner cores.
+    """
+    # The online step recomputes activations, so that memory does not grow with the unroll.
+    step = jax.checkpoint(network.step)
+
+    def initial_learner_state(key):
+        params = network.init(key)
+        opt_state = optimizer.init(params)
+        return LearnerState(Shared(params, opt_state, rule.initial_state(params)), ())
+
+    def actor_params(learner_state):
+        return learner_state.shared.params
+
+    def act(params, keys, memory, timestep):
+        memory, predictions = step(params, memory, timestep)
+        policy = predictions.policy
+        return memory, ActorOutput(policy.sample(keys), policy), predictions
+
+    def actor_step(keys, params, memory, timestep):
+        return act(params, keys, memory, timestep)[:2]
+
+    def greedy_actor_step(keys, params, memory, timestep):
+        memory, predictions = network.step(params, memory, timestep)
+        policy = predictions.policy
+        return memory, ActorOutput(policy.mode(), policy)
+
+    def update(shared, unroll):
+        """One step of the optimizer; `unroll(params)` gives predictions and what goes with
+        them: a trajectory, the rest."""
+        predictions, pull_back, (trajectory, rest) = jax.vjp(
+            unroll, shared.params, has_aux=True
+        )
+
+        def predict(params):
+            timesteps = trajectory.timesteps
+            return network.unroll(params, trajectory.actor_state, timesteps)
+
+        experience = Experience(trajectory, shared.params, predictions, predict)
+        targets, rule_state, metrics = rule.targets(
+            weights, shared.rule_state, experience
+        )
+        # Only the loss is differentiated, so the targets are constants of this gradient.
+        directions, terms = jax.grad(rule.loss, argnums=1, has_aux=True)(
+            targets, predictions, trajectory
+        )
+        gradients = average(pull_back(directions)[0])
+        params, opt_state = optimizers.descend(
+            optimizer, gradients, shared.opt_state, shared.params, learning_rate
+        )
+        metrics = metrics | terms | {"gradient_norm": optax.tree.norm(gradients)}
+        return LearnerState(Shared(params, opt_state, rule_state), ()), metrics, rest
+
+    def learner_step(key, learner_state, trajectory):
+        def replay(params):
+            memory, timesteps = trajectory.actor_state, trajectory.timesteps
+            return network.unroll(params, memory, timesteps), (trajectory, ())
+
+        learner_state, metrics, _ = update(learner_state.shared, replay)
+        return learner_state, metrics
+
+    def online_step(key, learner_state, interact):
+        def live(params):
+            trajectory, predictions, rest = interact(
+                lambda *arguments: act(params, *arguments)
+            )
+            return predictions, (jax.lax.stop_gradient(trajectory), rest)
+
+        return update(learner_state.shared, live)
+
+    return Agent(
+        initial_learner_state,
+        learner_step,
+        actor_params,
+        network.initial_memory,
+        actor_step,
+        greedy_actor_step,
+        online_step,
+    )
