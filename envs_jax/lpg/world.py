@@ -59,9 +59,9 @@ def stack(worlds: Sequence[World]) -> World:
     """The worlds [N, ...], padded with 0 to the largest."""
 
     def together(*arrays):
-        largest = np.max([x.shape for x in arrays], axis=0, initial=0)
+        largest = [max(sizes) for sizes in zip(*(x.shape for x in arrays))]
         pads = [[(0, most - n) for n, most in zip(x.shape, largest)] for x in arrays]
-        return np.stack([np.pad(x, pad) for x, pad in zip(arrays, pads)])
+        return np.stack([np.pad(x, pad) if pad else x for x, pad in zip(arrays, pads)])
 
     return jax.tree.map(together, *worlds)
 
