@@ -58,9 +58,8 @@ def test_the_slot_reproduces_reinforce_with_a_baseline(memory):
         trajectory = some_trajectory(
             jax.random.key(seed), actor_state=agent.initial_actor_state(BATCH_SIZE)
         )
-        timesteps, (action, _), actor_state = trajectory
-        value = unroll(params, actor_state, timesteps).value
-        returns = returns_of(timesteps, np.asarray(value, np.float64))
+        value = unroll(params, trajectory.actor_state, trajectory.timesteps).value
+        returns = returns_of(trajectory.timesteps, np.asarray(value, np.float64))
         # Void: from LAST to FIRST, and to the FIRST that follows MID.
         np.testing.assert_array_equal(
             np.argwhere(np.isnan(returns)), [[0, 3], [2, 0], [2, 1], [2, 2]]
