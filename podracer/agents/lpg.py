@@ -6,7 +6,6 @@ The rule was learned by `anakin meta-train`; see `podracer/rules/lpg.py` for wha
 import dataclasses
 import functools
 import math
-from pathlib import Path
 from typing import Any, Literal
 
 import dm_env
@@ -120,7 +119,7 @@ def read_rule(config: Config) -> tuple[rule.Sizes, Any]:
 def make_network(
     observation_spec: Any,
     action_spec: specs.Array,
-    config: NetworkConfig = NetworkConfig(),  # noqa: B008 frozen
+    config: NetworkConfig = NetworkConfig(),
 ) -> networks.Network:
     """A network that predicts `rules.lpg.Predictions`.
 

@@ -52,9 +52,13 @@ def save_rule(
         jax.tree_util.keystr(keys, simple=True, separator="."): np.asarray(x)
         for keys, x in jax.tree_util.tree_leaves_with_path(weights)
     }
-    described = {"config": dataclasses.asdict(config), "about": dict(about or {})}
-    metadata = {name: json.dumps(x) for name, x in described.items()} | {"rule": kind}
-    data = safetensors.numpy.save(tensors, metadata)
+    described = {
+        "kind": kind,
+        "config": dataclasses.asdict(config),
+        "about": dict(about or {}),
+    }
+    # One entry: safetensors writes several in any order, and equal rules are equal files.
+    data = safetensors.numpy.save(tensors, {"rule": json.dumps(described)})
     with files.writing(path), files.atomic(Path(path)) as temporary:
         temporary.write_bytes(data)
 
@@ -75,24 +79,20 @@ def load_rule(path: str | Path, kind: str, default: Any) -> Stored:
         tensors = safetensors.numpy.load(data)
         size = int.from_bytes(data[:8], "little")
         metadata = json.loads(data[8 : 8 + size]).get("__metadata__", {})
-    except (safetensors.SafetensorError, ValueError, KeyError) as error:
+        described = json.loads(metadata.get("rule", "{}"))
+        found, config = described.get("kind"), described.get("config")
+    except (safetensors.SafetensorError, ValueError, AttributeError) as error:
         raise UserError(
             f"{path}: no rule file, or damaged: {str(error).splitlines()[0][:100]}"
         ) from error
-    found = metadata.get("rule")
     if found != kind:
         holds = f"a rule of kind {found!r}" if found else "no rule"
         raise UserError(f"{path}: holds {holds}; it must be of kind {kind!r}")
     try:
-        config = json.loads(metadata["config"])
-        about = json.loads(metadata.get("about", "{}"))
-    except (ValueError, KeyError) as error:
-        raise UserError(f"{path}: damaged, its configuration is missing") from error
-    try:
         config = command.filled(default, config)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
-    return Stored(config, _nested(tensors), about)
+    return Stored(config, _nested(tensors), described.get("about", {}))
 
 
 def check_shapes(path: str | Path, weights: PyTree, expected: PyTree) -> None:

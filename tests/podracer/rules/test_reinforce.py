@@ -56,7 +56,7 @@ def test_the_slot_reproduces_reinforce_with_a_baseline(memory):
     params = state.shared.params
     for seed in range(3):
         trajectory = some_trajectory(
-            jax.random.key(seed), actor_state=agent.initial_actor_state(BATCH_SIZE)
+            seed, actor_state=agent.initial_actor_state(BATCH_SIZE)
         )
         value = unroll(params, trajectory.actor_state, trajectory.timesteps).value
         returns = returns_of(trajectory.timesteps, np.asarray(value, np.float64))
@@ -96,9 +96,7 @@ def test_the_slot_reproduces_reinforce_with_a_baseline(memory):
 def test_acting_is_of_the_policy_that_is_learned():
     network, agent = make()
     params = agent.actor_params(agent.initial_learner_state(jax.random.key(0)))
-    timestep = jax.tree.map(
-        lambda x: x[0], some_trajectory(jax.random.key(1)).timesteps
-    )
+    timestep = jax.tree.map(lambda x: x[0], some_trajectory(1).timesteps)
     keys = jax.random.split(jax.random.key(2), BATCH_SIZE)
     memory = agent.initial_actor_state(BATCH_SIZE)
     _, output = agent.actor_step(keys, params, memory, timestep)
