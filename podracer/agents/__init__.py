@@ -1,5 +1,5 @@
 """The agents by name: each is a module with a `Config` and `make_agent`."""
 
-from podracer.agents import batch_ppo, impala, ppo
+from podracer.agents import batch_ppo, impala, lpg, ppo
 
-AGENTS = {"impala": impala, "ppo": ppo, "batch_ppo": batch_ppo}
+AGENTS = {"impala": impala, "ppo": ppo, "batch_ppo": batch_ppo, "lpg": lpg}

@@ -158,6 +158,15 @@ def for_run(config: Any, total_steps: int) -> Any:
     return dataclasses.replace(config, total_steps=total_steps)
 
 
+def pinned(config: Any) -> Any:
+    """An agent's config with the checksums of the files that it names, if it names any.
+
+    A configuration that does has a method `pinned`. Raises UserError where one is missing or
+    no such file.
+    """
+    return getattr(config, "pinned", lambda: config)()
+
+
 def with_numbers(config: Any, numbers: Mapping[str, Any]) -> Any:
     """A config with other hyperparameters, which may be traced: the config's own checks,
     which need concrete values, are left out."""

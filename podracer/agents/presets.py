@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any, NamedTuple
 
 from podracer import networks
-from podracer.agents import batch_ppo, impala, ppo
+from podracer.agents import batch_ppo, impala, lpg, ppo
 from podracer.networks import heads
 from podracer.transformations import Interface
 
@@ -162,4 +162,22 @@ _BATCH_PPO = {
     ),
 } | {f"head-{task}": _batch_ppo(config, 30, _HEAD) for task, config in _TASKS.items()}
 
-PRESETS = {"impala": _IMPALA, "ppo": _PPO, "batch_ppo": _BATCH_PPO}
+# Oh et al. 2020, appendix; the learning rates are from its lists.
+_LPG = {
+    "small": Preset(lpg.Config(), unroll_length=20, batch_size=64),
+    # for discrete observations: the paper's tabular agents
+    "tabular": Preset(
+        lpg.Config(learning_rate=40.0, optimizer="sgd"),
+        unroll_length=20,
+        batch_size=64,
+        network=lpg.NetworkConfig(table=True),
+    ),
+    # ours, for Atari
+    "atari": Preset(
+        lpg.Config(learning_rate=3e-4, reward_clipping="abs_one"),
+        unroll_length=20,
+        batch_size=64,
+    ),
+}
+
+PRESETS = {"impala": _IMPALA, "ppo": _PPO, "batch_ppo": _BATCH_PPO, "lpg": _LPG}

@@ -17,7 +17,11 @@ from podracer.parallel import hosts
 from podracer.runs import run, run_folder
 from podracer.training import files, flags
 
-FREE = ("keep.", "cores:")  # what a resumed run may change without --allow-changes
+FREE = (
+    "keep.",
+    "cores:",
+    "agent.update_rule:",
+)  # what a resumed run may change without --allow-changes
 CONFIG = (
     "a run's config.json, or YAML of the same shape, to start from; flags win over it"
 )
@@ -122,6 +126,7 @@ def configure(
         *read.values(),
     )
     config = command.parse(default, argv, f"{program} {kind.__name__.lower()}", shown)
+    config = dataclasses.replace(config, agent=from_flags.pinned(config.agent))
     _refuse_changes(default, config)
     if config.keep.resume is None:
         flags.check_seed(config.seed, getattr(config, "seeds", 1))

@@ -3,6 +3,7 @@
 import dm_env
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from podracer.agent import ActorOutput, Trajectory
 from podracer.networks.policies import Categorical
@@ -30,16 +31,30 @@ DISCOUNT = [
 LENGTH, BATCH_SIZE = 5, 4
 
 
-def some_trajectory(key, observations=3, actions=2, actor_state=()):
+def some_trajectory(seed, observations=3, actions=2, actor_state=()):
     """T = 5 steps in B = 4 environments, with rewards at every step, void ones too."""
-    keys = jax.random.split(key, 4)
+    random, shape = np.random.default_rng(seed), (LENGTH, BATCH_SIZE)
     timesteps = dm_env.TimeStep(
         jnp.array(STEP_TYPE, jnp.int32),
-        jax.random.normal(keys[0], (LENGTH + 1, BATCH_SIZE)),
+        normal(random, LENGTH + 1, BATCH_SIZE),
         jnp.array(DISCOUNT, jnp.float32),
-        jax.random.normal(keys[1], (LENGTH + 1, BATCH_SIZE, observations)),
+        normal(random, LENGTH + 1, BATCH_SIZE, observations),
     )
-    shape = (LENGTH, BATCH_SIZE)
-    action = jax.random.randint(keys[2], shape, 0, actions)
-    policy = Categorical(jax.random.normal(keys[3], (*shape, actions)))
+    action = jnp.array(random.integers(actions, size=shape), jnp.int32)
+    policy = Categorical(normal(random, *shape, actions))
     return Trajectory(timesteps, ActorOutput(action, policy), actor_state)
+
+
+def normal(random, *shape):
+    return jnp.array(random.normal(size=shape), jnp.float32)
+
+
+def noisy(tree, seed=0, scale=0.5):
+    """The tree with noise in each leaf."""
+    random = np.random.default_rng(seed)
+    return jax.tree.map(
+        lambda x: jnp.array(
+            np.asarray(x) + scale * random.normal(size=x.shape), x.dtype
+        ),
+        tree,
+    )

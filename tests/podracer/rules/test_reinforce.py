@@ -56,11 +56,10 @@ def test_the_slot_reproduces_reinforce_with_a_baseline(memory):
     params = state.shared.params
     for seed in range(3):
         trajectory = some_trajectory(
-            jax.random.key(seed), actor_state=agent.initial_actor_state(BATCH_SIZE)
+            seed, actor_state=agent.initial_actor_state(BATCH_SIZE)
         )
-        timesteps, (action, _), actor_state = trajectory
-        value = unroll(params, actor_state, timesteps).value
-        returns = returns_of(timesteps, np.asarray(value, np.float64))
+        value = unroll(params, trajectory.actor_state, trajectory.timesteps).value
+        returns = returns_of(trajectory.timesteps, np.asarray(value, np.float64))
         # Void: from LAST to FIRST, and to the FIRST that follows MID.
         np.testing.assert_array_equal(
             np.argwhere(np.isnan(returns)), [[0, 3], [2, 0], [2, 1], [2, 2]]
@@ -97,9 +96,7 @@ def test_the_slot_reproduces_reinforce_with_a_baseline(memory):
 def test_acting_is_of_the_policy_that_is_learned():
     network, agent = make()
     params = agent.actor_params(agent.initial_learner_state(jax.random.key(0)))
-    timestep = jax.tree.map(
-        lambda x: x[0], some_trajectory(jax.random.key(1)).timesteps
-    )
+    timestep = jax.tree.map(lambda x: x[0], some_trajectory(1).timesteps)
     keys = jax.random.split(jax.random.key(2), BATCH_SIZE)
     memory = agent.initial_actor_state(BATCH_SIZE)
     _, output = agent.actor_step(keys, params, memory, timestep)

@@ -1,0 +1,155 @@
+"""Rule files: the weights of a learned update rule, with its configuration, as safetensors."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import jax
+import numpy as np
+import safetensors
+import safetensors.numpy
+import tyro
+
+from podracer import command, files
+from podracer.agent import PyTree
+from podracer.errors import UserError
+
+# The field of an agent's Config: `--update-rule FILE`, without the name of its part.
+UpdateRule = Annotated[Path | None, tyro.conf.arg(aliases=["--update-rule"])]
+
+
+class Stored(NamedTuple):
+    """What a rule file holds."""
+
+    config: Any  # the rule's own, a dataclass
+    weights: PyTree  # dictionaries of numpy arrays
+    about: dict[str, Any]  # whatever else its author noted: how it was trained, ...
+
+
+def save_rule(
+    path: str | Path,
+    kind: str,
+    config: Any,
+    weights: PyTree,
+    about: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes a rule file; a name in it is the path of an array, as `params.embedding.kernel`.
+
+    Args:
+      path: of the file.
+      kind: of rule, which `load_rule` asks for: lpg, say.
+      config: a dataclass, what the shapes of the weights depend on.
+      weights: dictionaries of arrays, of any depth.
+      about: JSON values, to read for whoever finds the file.
+
+    Raises:
+      UserError: it cannot be written.
+    """
+    tensors = {
+        jax.tree_util.keystr(keys, simple=True, separator="."): np.asarray(x)
+        for keys, x in jax.tree_util.tree_leaves_with_path(weights)
+    }
+    described = {
+        "kind": kind,
+        "config": dataclasses.asdict(config),
+        "about": dict(about or {}),
+    }
+    # One entry: safetensors writes several in any order, and equal rules are equal files.
+    data = safetensors.numpy.save(tensors, {"rule": json.dumps(described)})
+    with files.writing(path), files.atomic(Path(path)) as temporary:
+        temporary.write_bytes(data)
+
+
+def load_rule(path: str | Path, kind: str, default: Any) -> Stored:
+    """Reads a rule file.
+
+    Args:
+      path: of the file.
+      kind: of rule that it must hold.
+      default: the rule's configuration, whose fields the file's replace.
+
+    Raises:
+      UserError: the file is missing, damaged, or no rule of that kind.
+    """
+    data = read(path)
+    try:
+        tensors = safetensors.numpy.load(data)
+        size = int.from_bytes(data[:8], "little")
+        metadata = json.loads(data[8 : 8 + size]).get("__metadata__", {})
+        described = json.loads(metadata.get("rule", "{}"))
+        found, config = described.get("kind"), described.get("config")
+    except (safetensors.SafetensorError, ValueError, AttributeError) as error:
+        raise UserError(
+            f"{path}: no rule file, or damaged: {str(error).splitlines()[0][:100]}"
+        ) from error
+    if found != kind:
+        holds = f"a rule of kind {found!r}" if found else "no rule"
+        raise UserError(f"{path}: holds {holds}; it must be of kind {kind!r}")
+    try:
+        config = command.filled(default, config)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    return Stored(config, _nested(tensors), described.get("about", {}))
+
+
+def check_shapes(path: str | Path, weights: PyTree, expected: PyTree) -> None:
+    """Raises UserError where a file's weights are those of another architecture.
+
+    Args:
+      path: of the file.
+      weights: the file's.
+      expected: a pytree of arrays or their shapes, as the rule's `init` gives.
+    """
+    shapes = [
+        {
+            jax.tree_util.keystr(keys, simple=True, separator="."): x.shape
+            for keys, x in jax.tree_util.tree_leaves_with_path(tree)
+        }
+        for tree in (weights, expected)
+    ]
+    for name in sorted(shapes[0].keys() | shapes[1].keys()):
+        has, needs = (x.get(name, "missing") for x in shapes)
+        if has != needs:
+            raise UserError(
+                f"{path}: a rule of another architecture: {name} is {has} in the file and "
+                f"{needs} here"
+            )
+
+
+def read(path: str | Path) -> bytes:
+    """A file's bytes. Raises UserError where it cannot be read."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot read the rule file: {error.strerror or error}"
+        ) from error
+
+
+def checksum(path: str | Path) -> str:
+    """16 hexadecimal digits of a file's content. Raises UserError as `read` does."""
+    return hashlib.sha256(read(path)).hexdigest()[:16]
+
+
+def check_checksum(path: str | Path, expected: str) -> None:
+    """Raises UserError where a file is not the one of that checksum; "" is any."""
+    if expected and checksum(path) != expected:
+        raise UserError(
+            f"{path}: the rule file has changed: its checksum is {checksum(path)}, but the "
+            f"run began with {expected}: give that file, --update-rule FILE"
+        )
+
+
+def _nested(tensors: Mapping[str, np.ndarray]) -> PyTree:
+    """Dictionaries in dictionaries, of names with dots."""
+    tree: dict[str, Any] = {}
+    for name, x in tensors.items():
+        *path, last = name.split(".")
+        node = tree
+        for part in path:
+            node = node.setdefault(part, {})
+        node[last] = x
+    return tree
