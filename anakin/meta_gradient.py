@@ -15,11 +15,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from anakin import bandit, lifetimes, population, training
+from anakin import population, training
 from anakin.acting import unroll
 from anakin.calls import make_call
-from anakin.hidden_value import inner_state
-from anakin.lifetimes import Life, Lifetime
+from anakin.meta import bandit, lifetimes
+from anakin.meta.hidden_value import inner_state
+from anakin.meta.lifetimes import Life, Lifetime
 from anakin.reports import iterate, make_reports
 from envs_jax.wrappers import batched
 from podracer import parallel
@@ -91,7 +92,7 @@ class Meta(NamedTuple):
     life: Life
     # (params, trajectory) -> predictions [T + 1, B, ...] of a lifetime's agent
     predict: Callable
-    objective: Callable  # see `meta_objective.make_objective`
+    objective: Callable  # see `meta.objective.make_objective`
     most_entropy: dict[str, float]  # of a metric, what it could be at most
 
 

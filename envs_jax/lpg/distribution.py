@@ -13,10 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from envs_jax.environment import Key, restart, timestep
-from envs_jax.lpg import chain, tasks, world
+from envs_jax.lpg import chain, world
+from envs_jax.lpg import tasks as tables
 from envs_jax.random_bits import random_bits
 
-GRIDS = {f"grid-{name}": task for name, task in tasks.TASKS.items()}
+GRIDS = {f"grid-{name}": task for name, task in tables.TASKS.items()}
 CHAINS = {f"chain-{name}": task for name, task in chain.TASKS.items()}
 FAMILIES = (*GRIDS, *CHAINS)
 
@@ -24,7 +25,7 @@ FAMILIES = (*GRIDS, *CHAINS)
 class Task(NamedTuple):
     """What one lifetime plays; () where no family has such a part."""
 
-    family: jax.Array  # int32 [], its place in `Lifetimes.families`
+    family: jax.Array  # int32 [], its place in `TaskDistribution.families`
     time_limit: jax.Array  # int32 [], steps
     world: Any  # World, padded to the largest of the families
     cells: Any  # int32 [M], of the objects in worlds where they are fixed
@@ -40,7 +41,7 @@ class State(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Lifetimes:
+class TaskDistribution:
     """Tasks of some families, each with the same chance.
 
     What LPG fixes per lifetime is drawn with the task: the family, the set of actions, the
@@ -142,27 +143,27 @@ class Lifetimes:
         return 0 if task.fixed else len(task.rows) * len(task.rows[0]) * _planes(task)
 
 
-def _planes(task: tasks.Task) -> int:
+def _planes(task: tables.Task) -> int:
     return 1 + len(task.objects)
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskEnvironment:
-    """A task of `Lifetimes` as an environment, with its time limit."""
+    """A task of `TaskDistribution` as an environment, with its time limit."""
 
-    lifetimes: Lifetimes
+    tasks: TaskDistribution
     task: Task
 
     def initial_state(self, key: Key) -> tuple[State, dm_env.TimeStep]:
         grid, links, noise, task = (), (), (), self.task
-        if self.lifetimes._has_grids:
+        if self.tasks._has_grids:
             keys = jax.random.split(key)
             cells = task.cells
             if self._redraws:
                 drawn = world.draw_objects(task.world, keys[0])
                 cells = jnp.where(task.world.fixed, cells, drawn)
             grid = world.first(task.world, keys[1], cells)
-        if self.lifetimes._has_chains:
+        if self.tasks._has_chains:
             noise = self._noise(key)
             zero = jnp.int32(0)
             links = chain.State(task.length, noise[-1], zero, zero)
@@ -174,12 +175,12 @@ class TaskEnvironment:
     ) -> tuple[State, dm_env.TimeStep]:
         grid, links, noise, task = (), (), (), self.task
         outcomes = []  # (reward, terminated), of grids and of chains
-        if self.lifetimes._has_grids:
+        if self.tasks._has_grids:
             grid, *outcome = world.step(
                 task.world, key, state.grid, action, self._redraws
             )
             outcomes.append(outcome)
-        if self.lifetimes._has_chains:
+        if self.tasks._has_chains:
             noise = self._noise(key)
             noisy = self._of_family(lambda x: x in CHAINS and CHAINS[x].noisy)
             links, *outcome = chain.advance(state.chain, action % 2, noise[-1], noisy)
@@ -198,24 +199,24 @@ class TaskEnvironment:
         return state, timestep(step_type, reward, discount, observation)
 
     def observation_spec(self) -> Any:
-        return self.lifetimes.observation_spec()
+        return self.tasks.observation_spec()
 
     def action_spec(self) -> dm_env.specs.DiscreteArray:
-        return self.lifetimes.action_spec()
+        return self.tasks.action_spec()
 
     @property
     def _redraws(self) -> bool:
         """Whether objects of any family change their cells."""
-        return any(x in GRIDS and not GRIDS[x].fixed for x in self.lifetimes.families)
+        return any(x in GRIDS and not GRIDS[x].fixed for x in self.tasks.families)
 
     def _of_family(self, of: Any) -> jax.Array:
         """`of(name)`, a bool, for the task's family."""
-        flags = np.array([bool(of(x)) for x in self.lifetimes.families])
+        flags = np.array([bool(of(x)) for x in self.tasks.families])
         return jnp.asarray(flags)[self.task.family]
 
     def _noise(self, key: Key) -> jax.Array:
         """A chain's random bits of a step: the distractors, and one more."""
-        most = [CHAINS[x].distractors for x in self.lifetimes.families if x in CHAINS]
+        most = [CHAINS[x].distractors for x in self.tasks.families if x in CHAINS]
         return random_bits(key, max(most) + 1)
 
     def _observation(self, state: State, noise: jax.Array) -> Any:
@@ -231,18 +232,18 @@ class TaskEnvironment:
 
     def _index(self, state: State) -> jax.Array:
         seen = jnp.int32(0)
-        if self.lifetimes._has_grids:
+        if self.tasks._has_grids:
             seen = world.index(self.task.world, state.grid)
-        if self.lifetimes._has_chains:
+        if self.tasks._has_chains:
             is_chain = self._of_family(lambda x: x in CHAINS)
             seen = jnp.where(is_chain, chain.index(state.chain), seen)
-        has_index = self._of_family(lambda x: not self.lifetimes._size(x))
+        has_index = self._of_family(lambda x: not self.tasks._size(x))
         return jnp.where(has_index, seen + 1, 0)
 
     def _features(self, state: State, noise: jax.Array, size: int) -> jax.Array:
-        families, seen = self.lifetimes.families, jnp.zeros(size)
+        families, seen = self.tasks.families, jnp.zeros(size)
         for number, name in enumerate(families):
-            if not (length := self.lifetimes._size(name)):
+            if not (length := self.tasks._size(name)):
                 continue
             if name in GRIDS:
                 planes = _planes(GRIDS[name])

@@ -6,14 +6,15 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from anakin import bandit, training
-from anakin.hidden_value import Value, beside
+from anakin import training
+from anakin.meta import bandit
+from anakin.meta.hidden_value import Value, beside
 from envs_jax.wrappers import batched
 from podracer.agent import Agent, Key, PyTree
 
 
 class Tasks(Protocol):
-    """A distribution over tasks, as `envs_jax.lpg.Lifetimes`."""
+    """A distribution over tasks, as `envs_jax.lpg.TaskDistribution`."""
 
     families: tuple[str, ...]
 
