@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -83,7 +83,7 @@ def make_meta(
             torso="mlp",
             hidden_sizes=config.hidden_sizes,
             prediction_size=sizes.prediction_size,
-            table=isinstance(observation_spec, specs.DiscreteArray),
+            table=is_index(observation_spec),
         ),
     )
     # A root's gradient is infinite at 0, where a parameter has had no gradient yet.
@@ -129,3 +129,8 @@ def make_meta(
             "meta/prediction_entropy": math.log(max(2, sizes.prediction_size)),
         },
     )
+
+
+def is_index(observation_spec: Any) -> bool:
+    """Whether observations are an index, for which agents have tables."""
+    return isinstance(observation_spec, specs.DiscreteArray)
