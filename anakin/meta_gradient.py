@@ -244,9 +244,7 @@ def make_live(meta: Meta, updates: int) -> Callable:
             return step(run)
 
         # Recomputed for the gradient: memory holds the activations of one update.
-        run, told = jax.lax.scan(
-            jax.checkpoint(unit), lifetime.run, length=updates
-        )
+        run, told = jax.lax.scan(jax.checkpoint(unit), lifetime.run, length=updates)
         run, objective, metrics = judge(agent, environment, run, told)
         metrics |= jax.tree.map(jnp.mean, told)
         reward = lifetime.reward + updates * metrics["reward"]
@@ -263,7 +261,7 @@ def make_live(meta: Meta, updates: int) -> Callable:
         actors, trajectory, _ = unroll(
             act, environment, life.unroll_length, run.actors, key
         )
-        shared, local = run.learner
+        shared = run.learner.shared
         predictions = meta.predict(inner_state(run.learner).shared.params, trajectory)
         advantages = life.value.advantages(shared.value, trajectory)
         objective, metrics = meta.objective(predictions, trajectory, advantages, told)

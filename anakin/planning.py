@@ -13,6 +13,7 @@ from podracer.agent import Agent
 from podracer.errors import check_range
 from podracer.plan import compiled, report, tpu
 from podracer.runs import members
+from podracer.training import memory
 
 
 def describe(
@@ -35,6 +36,10 @@ def describe(
         population.check_shares(count, used)
     else:
         training.check(environment, batch_size, config.unroll_length, 1, used)
+    agent = make_agent({})
+    kept = memory.replayed(agent, environment.observation_spec(), config)
+    for line in kept.planned(slice.memory, used, count or 1):
+        print(line)
     if used < cores:
         # libtpu 0.0.42 accepts few parts of a slice, and crashes on others.
         print(f"compiled as if all {cores} cores had the share of the {used}")
@@ -43,7 +48,6 @@ def describe(
     def build(batch_size: int) -> list[compiled.Program]:
         if not runs:
             batch_size = batch_size // used * cores
-            agent = make_agent({})
             return programs(
                 agent, environment, slice.cores, batch_size=batch_size, **options
             )

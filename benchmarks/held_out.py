@@ -112,9 +112,7 @@ def learn(
     over_arms = jax.vmap(run, (None, None, 0))
     over_worlds = jax.jit(jax.vmap(over_arms, (0, 0, None)))
     rewards = over_worlds(worlds, jnp.arange(len(chosen)), arms)
-    return np.asarray(rewards).reshape(
-        len(numbers), 2 * config.seeds, count, POINTS
-    )
+    return np.asarray(rewards).reshape(len(numbers), 2 * config.seeds, count, POINTS)
 
 
 def chosen(config: Config, curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -179,7 +177,9 @@ def interval(x: np.ndarray) -> str:
 
 def main(config: Config) -> None:
     tasks = TaskDistribution(config.families, "never")
-    table = rich.table.Table("family", "method", "reward at the end", "chosen", "worlds")
+    table = rich.table.Table(
+        "family", "method", "reward at the end", "chosen", "worlds"
+    )
     steps = config.batch_size * config.unroll_length * config.updates
     config.out.mkdir(parents=True, exist_ok=True)
     results: dict[str, dict] = {family: {} for family in config.families}

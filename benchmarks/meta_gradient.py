@@ -74,9 +74,7 @@ def measure(config: Config, updates: int) -> tuple[float, float, int]:
     return full, without, memory
 
 
-def speed(
-    call: Callable, state: Any, steps: int, seconds: float
-) -> tuple[Any, float]:
+def speed(call: Callable, state: Any, steps: int, seconds: float) -> tuple[Any, float]:
     """The last state, and environment steps/s of `state, ... = call(state)`."""
     state, *_ = jax.block_until_ready(call(state))
     calls, started = 0, time.perf_counter()

@@ -35,6 +35,18 @@ def with_last(rows: PyTree, last: PyTree) -> PyTree:
     return jax.tree.map(lambda xs, x: jnp.concatenate([xs, x[None]]), rows, last)
 
 
+def zero_timestep(observation_spec: PyTree, batch_size: int) -> dm_env.TimeStep:
+    """An example [B, ...] of what environments with these observations give."""
+
+    def zeros(spec: Any) -> jax.Array:
+        dtype = jax.dtypes.canonicalize_dtype(spec.dtype)
+        return jnp.zeros((batch_size, *spec.shape), dtype)
+
+    numbers = jnp.zeros((2, batch_size))
+    step_type = jnp.zeros(batch_size, jnp.int32)
+    return dm_env.TimeStep(step_type, *numbers, jax.tree.map(zeros, observation_spec))
+
+
 class LearnerState(NamedTuple):
     """Two halves, which are all that a runner knows of a learner's state.
 

@@ -1,12 +1,32 @@
 """A user's own code by name, MODULE or MODULE:NAME: imported, or one line on what is wrong."""
 
 import dataclasses
+import importlib.metadata
 import importlib.util
 import traceback
 from types import ModuleType
 from typing import Any
 
 from podracer.errors import UserError, nearest
+
+DISTRIBUTION = "podracer-rl"  # on PyPI, `podracer` is a library for podcasts
+
+
+def install(extra: str) -> str:
+    """The command that installs what an extra of pyproject.toml consists of.
+
+    It names these packages themselves, whichever way we were installed.
+    """
+    try:
+        requirements = importlib.metadata.requires(DISTRIBUTION) or []
+    except importlib.metadata.PackageNotFoundError:  # a checkout on the path
+        requirements = []
+    parts = [x.partition(";") for x in requirements]
+    marker = f'extra == "{extra}"'
+    found = [
+        name.strip() for name, _, rest in parts if marker in rest.replace("'", '"')
+    ]
+    return "pip install " + " ".join(f"'{x}'" for x in found or [f".[{extra}]"])
 
 
 @dataclasses.dataclass(frozen=True)

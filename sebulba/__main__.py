@@ -44,9 +44,12 @@ def train(argv: Sequence[str]) -> None:
     make = environments.maker(configured.env, config, threads)
     with contextlib.closing(environments.example(make, configured.env)) as example:
         specs = example.observation_spec(), example.action_spec()
-    # Each thread has a trajectory in the making and one in the queue.
-    memory.check(config.batch_size, 2 * threads * (config.unroll_length + 1), specs[0])
     agent = make_agent(configured, specs)
+    kept = memory.replayed(agent, specs[0], config)
+    held = kept.check(memory.available(), hosts.number_of())
+    # Each thread has a trajectory in the making and one in the queue.
+    steps = 2 * threads * (config.unroll_length + 1)
+    memory.check(config.batch_size, steps, specs[0], besides=held)
     if not config.keep.quiet:
         print(f"{cores}; {threads} actor threads x {config.batch_size} environments")
     start = partial(

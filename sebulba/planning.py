@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from podracer import parallel
 from podracer.agent import Agent
 from podracer.plan import compiled, report, tpu
+from podracer.training import memory
 from sebulba import actor, dynamic_actor
 from sebulba.cores import Cores, split
 from sebulba.learner import Learner
@@ -107,6 +108,12 @@ def describe(
     host, count, threads = hosts[0], len(hosts), config.threads_per_core
     print(f"each host has {host}", flush=True)
     learners = [core for host in hosts for core in host.learners]
+    seen = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), example.observation
+    )
+    kept = memory.replayed(agent, seen, config)
+    for line in kept.planned(slice.memory, len(learners)):
+        print(line)
 
     def build(learners: list[jax.Device], batch_size: int) -> Programs:
         made = programs(

@@ -1,4 +1,4 @@
-"""The examples of docs/environments.md and docs/runs.md run; links lead on."""
+"""The examples of docs/environments.md, runs.md and update-rules.md run; links lead on."""
 
 import os
 import re
@@ -79,3 +79,21 @@ def test_the_examples_of_runs_follow_one_another(tmp_path):
         assert done.returncode == 0, done.stderr
     assert "nothing was left to do" in done.stdout
     assert (tmp_path / "runs" / "mine" / "curve.png").exists()
+
+
+def test_the_example_of_an_update_rule_trains(tmp_path):
+    text = (ROOT / "docs" / "update-rules.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "my_rule.py").write_text(code)
+    command, *_ = re.findall(r"^anakin (.*--agent my_rule .*)$", text, re.MULTILINE)
+    done = subprocess.run(
+        [sys.executable, "-m", "anakin", *command.split(), "--total-steps=8000"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "my_rule on catch: mean return" in done.stdout

@@ -29,17 +29,16 @@ def check(
       config: of the command.
       runs: how many there are side by side; 0 for one alone.
     """
-    count, length = config.batch_size, config.unroll_length
+    count, length = config.batch_size // hosts.number_of(), config.unroll_length
+    agent, spec, runs = make_agent({}), environment.observation_spec(), runs or 1
+    kept = memory.replayed(agent, spec, config)
+    held = kept.check(memory.available(), hosts.number_of(), runs)
 
     def estimate() -> int:
         """Bytes on this host; memory is linear in the batch, but for the parameters."""
-        agent = make_agent({})
-        return size(agent, environment, count // hosts.number_of(), length) * (
-            runs or 1
-        )
+        return (size(agent, environment, count, length) - kept.size) * runs
 
-    here = count * (runs or 1) // hosts.number_of()
-    memory.check(here, length + 1, environment.observation_spec(), estimate)
+    memory.check(count * runs, length + 1, spec, estimate, held)
 
 
 def size(agent: Agent, environment: Environment, batch_size: int, length: int) -> int:

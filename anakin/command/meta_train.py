@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from anakin import meta_gradient
 from anakin.meta import lpg

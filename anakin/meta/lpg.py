@@ -5,7 +5,6 @@ import itertools
 import math
 from typing import Any, Literal
 
-import jax
 import jax.numpy as jnp
 import optax
 from dm_env import specs
@@ -21,6 +20,9 @@ from podracer.agents.lpg import NetworkConfig, make_network
 from podracer.errors import UserError, check_at_least_one, check_range, check_ranges
 from podracer.parallel import Average
 from podracer.rules import lpg as rule
+
+
+OBJECTIVE = objective.Config()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +67,7 @@ def make_meta(
     config: Config,
     tasks: TaskDistribution,
     sizes: rule.Sizes,
-    weights: objective.Config = objective.Config(),
+    weights: objective.Config = OBJECTIVE,
 ) -> Meta:
     """What `meta_gradient.train` needs to learn an LPG rule of these sizes.
 

@@ -49,7 +49,10 @@ def make_objective(config: Config) -> Callable:
     """
 
     def objective(
-        predictions: Any, trajectory: Trajectory, advantages: jax.Array, updates: Metrics
+        predictions: Any,
+        trajectory: Trajectory,
+        advantages: jax.Array,
+        updates: Metrics,
     ) -> tuple[jax.Array, Metrics]:
         mask = losses.transitions(trajectory.timesteps, 1.0).mask
         predictions = jax.tree.map(lambda x: x[:-1], predictions)

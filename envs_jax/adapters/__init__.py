@@ -18,6 +18,7 @@ LIBRARIES = {  # prefix of the name: module that must be installed
     "playground": "mujoco_playground",
     "xland": "xminigrid",
 }
+ON_PYPI = {"kinetix": "kinetix-env", "xland": "xminigrid"}  # where named otherwise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +45,6 @@ def load(library: str) -> ModuleType:
         importlib.import_module(LIBRARIES[library])
     except ImportError as error:
         raise ValueError(
-            f"{library}: {error}; pip install 'podracer[{library}]' installs it"
+            f"{library}: {error}; pip install {ON_PYPI.get(library, library)}"
         ) from error
     return importlib.import_module(f"{__name__}.{library}")

@@ -1,5 +1,11 @@
 """The agents by name: each is a module with a `Config` and `make_agent`."""
 
-from podracer.agents import batch_ppo, impala, lpg, ppo
+from podracer.agents import batch_ppo, impala, lpg, muzero, ppo
 
-AGENTS = {"impala": impala, "ppo": ppo, "batch_ppo": batch_ppo, "lpg": lpg}
+AGENTS = {
+    "impala": impala,
+    "ppo": ppo,
+    "batch_ppo": batch_ppo,
+    "muzero": muzero,
+    "lpg": lpg,
+}

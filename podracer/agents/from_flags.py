@@ -16,6 +16,8 @@ from podracer.agents.presets import PRESETS, Preset
 from podracer.errors import UserError, nearest
 from podracer.networks import heads
 from podracer.transformations import Interface, normalizer, ranges
+from podracer.transformations.replay import Config as Replay
+from podracer.transformations.replay import replay as replaying
 
 AGENT = "the algorithm, or MODULE: one of your own with Config and make_agent"
 NETWORK = (
@@ -158,13 +160,13 @@ def for_run(config: Any, total_steps: int) -> Any:
     return dataclasses.replace(config, total_steps=total_steps)
 
 
-def pinned(config: Any) -> Any:
+def pinned(config: Any, network: Any) -> Any:
     """An agent's config with the checksums of the files that it names, if it names any.
 
-    A configuration that does has a method `pinned`. Raises UserError where one is missing or
-    no such file.
+    A configuration that does has a method `pinned(network)`. Raises UserError where a file is
+    missing, is no such file, or does not fit the network's configuration.
     """
-    return getattr(config, "pinned", lambda: config)()
+    return getattr(config, "pinned", lambda network: config)(network)
 
 
 def with_numbers(config: Any, numbers: Mapping[str, Any]) -> Any:
@@ -185,8 +187,10 @@ def make_agent(
     interface: Interface,
     frame_stack: int = 1,
     make_network: MakeNetwork = networks.actor_critic,
+    replay: Replay = Replay(),  # noqa: B008 frozen
+    unroll_length: int = 1,
 ) -> Agent:
-    """The agent for an environment, with pre- and post-processing.
+    """The agent for an environment, with pre- and post-processing and replay.
 
     Args:
       module: of the agent.
@@ -197,7 +201,13 @@ def make_agent(
       interface: what is normalized, scaled and clipped.
       frame_stack: number of frames that the agent sees at once.
       make_network: see `network_maker`.
+      replay: trajectories to learn from again; needs an agent that corrects for stale data,
+        whose module says `OFF_POLICY = True`.
+      unroll_length: of these trajectories.
     """
+    if replay.capacity:
+        check_off_policy(module)
+        config = with_learned_steps(config, replay)
     last_action = getattr(network, "last_action", False)
     frame_spec = observation_spec
     if interface.scale_observations or interface.normalize_observations:
@@ -237,4 +247,23 @@ def make_agent(
     if continuous:
         bounded = {"scale": ranges.scale_actions, "clip": ranges.clip_actions}
         agent = bounded[interface.actions](agent, action_spec)
-    return agent
+    return replaying(agent, replay, observation_spec, unroll_length)
+
+
+def check_off_policy(module: ModuleType) -> None:
+    """Raises UserError for an agent that learns from its own newest trajectories only."""
+    if not getattr(module, "OFF_POLICY", False):
+        name = module.__name__
+        known = [x for x, agent in AGENTS.items() if hasattr(agent, "OFF_POLICY")]
+        raise UserError(
+            f"replay.capacity is above 0, but {name} does not say OFF_POLICY = True: it may "
+            f"not correct for stale data; choose 0, or another agent ({', '.join(known)})"
+        )
+
+
+def with_learned_steps(config: Any, replay: Replay) -> Any:
+    """An agent's config whose total_steps counts what is learned from, replayed or not."""
+    if not getattr(config, "total_steps", None):
+        return config
+    total = round(config.total_steps * replay.learned_per_insert)
+    return with_numbers(config, {"total_steps": total})

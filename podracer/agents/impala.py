@@ -30,6 +30,8 @@ from podracer.learning import losses, optimizers
 from podracer.networks import Network, Predictions
 from podracer.parallel import AVERAGE, Average
 
+OFF_POLICY = True  # rho corrects for stale data: replay may be used
+
 
 @dataclasses.dataclass(frozen=True)
 class Config:

@@ -34,7 +34,7 @@ class Config(rule.Config):
 
     update_rule: files.UpdateRule = None
     """rule file of the update, made by `anakin meta-train`"""
-    update_rule_checksum: str = ""
+    update_rule_checksum: files.Checksum = ""
     """checksum of the rule file, filled in when a run starts: it resumes with no other rule"""
     learning_rate: float = 1e-3
     """learning rate, constant"""
@@ -45,9 +45,15 @@ class Config(rule.Config):
         super().__post_init__()
         check_ranges(self, 0.0, math.inf, "learning_rate")
 
-    def pinned(self) -> "Config":
-        """With the checksum of its file. Raises UserError as `read_rule` does."""
-        read_rule(dataclasses.replace(self, update_rule_checksum=""))
+    def pinned(self, network: Any) -> "Config":
+        """With the checksum of its file.
+
+        Raises UserError as `read_rule` does, and for a network's configuration that does not
+        fit the rule.
+        """
+        sizes, _ = read_rule(dataclasses.replace(self, update_rule_checksum=""))
+        if hasattr(network, "prediction_size"):
+            rule.check_prediction_size(network.prediction_size, sizes)
         return dataclasses.replace(
             self, update_rule_checksum=files.checksum(self.update_rule)
         )

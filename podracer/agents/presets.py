@@ -4,9 +4,10 @@ import dataclasses
 from typing import Any, NamedTuple
 
 from podracer import networks
-from podracer.agents import batch_ppo, impala, lpg, ppo
-from podracer.networks import heads
+from podracer.agents import batch_ppo, impala, lpg, muzero, ppo
+from podracer.networks import heads, world_model
 from podracer.transformations import Interface
+from podracer.transformations.replay import Config as Replay
 
 
 class Preset(NamedTuple):
@@ -17,6 +18,7 @@ class Preset(NamedTuple):
     batch_size: int  # B, environments, over all cores
     network: Any = None  # networks.Config; None: its defaults
     interface: Interface = Interface()
+    replay: Replay = Replay()
 
 
 _TABLE_G1 = impala.Config(learning_rate=6e-4, entropy_cost=0.01)
@@ -180,4 +182,41 @@ _LPG = {
     ),
 }
 
-PRESETS = {"impala": _IMPALA, "ppo": _PPO, "batch_ppo": _BATCH_PPO, "lpg": _LPG}
+_MUZERO = {
+    "small": Preset(
+        muzero.Config(policy="gumbel", num_simulations=8, learning_rate=3e-3),
+        unroll_length=16,
+        batch_size=32,
+        network=world_model.Config(torso="mlp"),
+    ),
+    # ours, for MinAtar's five games
+    "minatar": Preset(
+        muzero.Config(
+            policy="gumbel",
+            num_simulations=8,
+            discount_factor=0.99,
+            learning_rate=2e-3,
+        ),
+        unroll_length=32,
+        batch_size=64,
+        network=world_model.Config(),
+    ),
+    # Schrittwieser et al. 2020, appendix G (Atari), in small: its search and returns, a
+    # network and batch of a few cores, and Adam
+    "atari": Preset(
+        muzero.Config(num_simulations=50, dirichlet_alpha=0.25),
+        unroll_length=60,
+        batch_size=32,
+        network=world_model.Config(
+            channels=64, hidden_size=256, depth=4, max_return=58_705.0
+        ),
+    ),
+}
+
+PRESETS = {
+    "impala": _IMPALA,
+    "ppo": _PPO,
+    "batch_ppo": _BATCH_PPO,
+    "muzero": _MUZERO,
+    "lpg": _LPG,
+}

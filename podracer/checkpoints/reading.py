@@ -11,6 +11,7 @@ from podracer import parallel
 from podracer.checkpoints import saved_tree
 from podracer.checkpoints.quiet import quiet
 from podracer.errors import UserError
+from podracer.parallel import hosts
 
 
 def whole(item: Path, state: Any, layout: Any) -> Any:
@@ -48,7 +49,19 @@ def whole(item: Path, state: Any, layout: Any) -> Any:
         ) from error
     read = type(state)(**read | own)
     read = jax.tree.map(lambda new, x: new if x.size else x, read, state)
+    _say_what_starts_empty(item, read, state)
     return parallel.with_fresh(read, state, layout)
+
+
+def _say_what_starts_empty(item: Path, read: Any, state: Any) -> None:
+    """Prints a line where the learner's local half is of another shape: `with_fresh`."""
+    learners = [x.learner for x in (read, state) if hasattr(x, "learner")]
+    shapes = [jax.tree.map(jnp.shape, x.local) for x in learners]
+    if hosts.this() == 0 and shapes and shapes[0] != shapes[1]:
+        print(
+            f"{item.parent}: of another number of cores, or another capacity: what each "
+            "core keeps for itself (replay, waiting episodes) starts empty"
+        )
 
 
 def shared_half(item: Path, shared: Any) -> Any:

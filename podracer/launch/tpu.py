@@ -10,7 +10,7 @@ from pathlib import Path
 
 import tyro
 
-from podracer import command
+from podracer import command, imports
 from podracer.errors import UserError, check_at_least_one
 from podracer.launch import restarts, tpu_host
 from podracer.launch.steps import How, Step, do
@@ -177,9 +177,10 @@ def _wheel(install: str) -> str | None:
         project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
     except (OSError, ValueError, KeyError):
         project = {}
-    if project.get("name") != "podracer":
+    if project.get("name") != imports.DISTRIBUTION:
         raise UserError(
             f"--install is {install}, but this folder is no checkout of podracer: run "
             "it in one, or name a requirement, e.g. git+https://..."
         )
-    return f"podracer-{project['version']}-py3-none-any.whl"
+    name = imports.DISTRIBUTION.replace("-", "_")
+    return f"{name}-{project['version']}-py3-none-any.whl"

@@ -12,7 +12,7 @@ import dm_env
 import jax
 import jax.numpy as jnp
 
-from podracer.agent import ActorOutput, PyTree, Trajectory
+from podracer.agent import ActorOutput, PyTree, Trajectory, zero_timestep
 
 
 class Row(NamedTuple):
@@ -48,11 +48,7 @@ def row_of(
     actor_step: Callable, params: PyTree, memory: PyTree, observation_spec: Any
 ) -> Row:
     """An example row of one environment, from one step of the actor."""
-    observation = jax.tree.map(
-        lambda spec: jnp.zeros((1, *spec.shape), spec.dtype), observation_spec
-    )
-    timestep = dm_env.TimeStep(*jnp.zeros((3, 1)), observation)
-    timestep = timestep._replace(step_type=jnp.zeros(1, jnp.int32))
+    timestep = zero_timestep(observation_spec, 1)
     keys = jax.random.split(jax.random.key(0), 1)
     _, output = actor_step(keys, params, memory, timestep)
     return jax.tree.map(lambda x: x[0], Row(timestep, output))

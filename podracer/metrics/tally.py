@@ -15,6 +15,8 @@ CAUSES = {
     "reward": "the environment gives a reward that is not finite",
     "max_episode_length": "an episode is longer than the agent's memory: raise "
     "max_episode_length",
+    "max_return": "a reward or value target is beyond the network's support: raise "
+    "network.max_return",
 }
 
 

@@ -23,8 +23,12 @@ VOCABULARY = {
     "evaluation_low": ("reward", "lower end of the 95 % interval of that mean"),
     "evaluation_high": ("reward", "upper end of the 95 % interval of that mean"),
     # Of the agent: means over the updates of the row and over the cores.
-    "loss/policy": ("", "mean policy gradient loss per step"),
-    "loss/value": ("", "mean of half the squared value error per step"),
+    "loss/policy": ("", "mean policy loss per step"),
+    "loss/value": (
+        "",
+        "mean of half the squared value error per step; MuZero: cross-entropy",
+    ),
+    "loss/reward": ("nat", "mean cross-entropy of MuZero's predicted rewards per step"),
     "loss/entropy": ("nat", "mean negative policy entropy per step"),
     "loss/total": ("", "weighted sum of all losses per step"),
     "loss/prediction": ("nat", "mean KL divergence of predictions from their target"),
@@ -36,7 +40,15 @@ VOCABULARY = {
     "kl_penalty": ("", "weight of the KL divergence in the loss"),
     "clipped": ("share", "share of actions whose rho is outside the clipping range"),
     "epochs": ("", "number of passes over the trajectory before the update ended"),
-    "trained": ("share", "share of trajectories that completed an update's episodes"),
+    "trained": (
+        "share",
+        "share of updates that learned; others wait for episodes or replay's minimum fill",
+    ),
+    "replay_age": (
+        "batches",
+        "mean number of batches delivered since a sampled trajectory was",
+    ),
+    "replay_filled": ("share", "share of replay's capacity in use"),
     "episodes_waiting": (
         "episodes",
         "finished episodes not yet learned from, per core",
@@ -49,6 +61,11 @@ VOCABULARY = {
         "environment steps",
         "capacity of the agent's episode memory",
     ),
+    "max_return": (
+        "reward",
+        "largest absolute reward and value target, mean over updates",
+    ),
+    "temperature": ("", "temperature of MuZero's visit counts when acting"),
     "observation_scale": (
         "",
         "mean standard deviation that observations are divided by",

@@ -148,7 +148,12 @@ def over_shares(
 
 
 def _replicated(
-    function: Callable, mesh: Mesh, axis: str, inputs: tuple, outputs: Any, donate: tuple
+    function: Callable,
+    mesh: Mesh,
+    axis: str,
+    inputs: tuple,
+    outputs: Any,
+    donate: tuple,
 ) -> Callable:
     """`function`, compiled for each core of the mesh, whose only axis is called `axis`."""
 

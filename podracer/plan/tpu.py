@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import jax
 
-from podracer import command
+from podracer import command, imports
 from podracer.errors import UserError
 from podracer.plan import compiled
 
@@ -89,7 +89,7 @@ def make_slice(name: str) -> Slice:
     """
     if importlib.util.find_spec("libtpu") is None:
         raise UserError(
-            "the TPU compiler is not installed: pip install 'podracer[tpu-plan]', best in "
+            f"the TPU compiler is not installed: {imports.install('tpu-plan')}, best in "
             "an environment of its own (it takes a gigabyte)"
         )
     from jax.experimental import topologies

@@ -19,6 +19,8 @@ from podracer.errors import UserError
 
 # The field of an agent's Config: `--update-rule FILE`, without the name of its part.
 UpdateRule = Annotated[Path | None, tyro.conf.arg(aliases=["--update-rule"])]
+# The one beside it, which no flag sets: the file's checksum, in a run's configuration.
+Checksum = Annotated[str, tyro.conf.Fixed, tyro.conf.Suppress]
 
 
 class Stored(NamedTuple):
@@ -43,7 +45,7 @@ def save_rule(
       kind: of rule, which `load_rule` asks for: lpg, say.
       config: a dataclass, what the shapes of the weights depend on.
       weights: dictionaries of arrays, of any depth.
-      about: JSON values, to read for whoever finds the file.
+      about: JSON values, for people who read the file.
 
     Raises:
       UserError: it cannot be written.

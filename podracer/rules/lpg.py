@@ -163,10 +163,14 @@ def check_predictions(predictions: Predictions, sizes: Sizes) -> Predictions:
             f"the network predicts {type(predictions).__name__}; LPG needs "
             "podracer.rules.lpg.Predictions: use agents.lpg.make_network"
         )
-    size = predictions.y.logits.shape[-1]
+    check_prediction_size(predictions.y.logits.shape[-1], sizes)
+    return predictions
+
+
+def check_prediction_size(size: int, sizes: Sizes) -> None:
+    """Raises UserError where a network predicts another number of categories."""
     if size != sizes.prediction_size:
         raise UserError(
             f"prediction_size is {size}, but the rule has {sizes.prediction_size} "
             f"categories: --network.prediction-size {sizes.prediction_size}"
         )
-    return predictions

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from podracer import metrics
+from podracer import imports, metrics
 from podracer.errors import UserError
 from podracer.files import atomic, writing
 from podracer.parallel import hosts
@@ -84,8 +84,9 @@ def rewrite_config(folder: str | Path, config: Any) -> None:
 
 def versions() -> dict[str, str]:
     """The versions of Python and of the packages that results depend on."""
-    packages = {package: _version(package) for package in ("podracer", "jax", "jaxlib")}
-    return {"python": platform.python_version()} | packages
+    packages = {"podracer": imports.DISTRIBUTION, "jax": "jax", "jaxlib": "jaxlib"}
+    found = {name: _version(package) for name, package in packages.items()}
+    return {"python": platform.python_version()} | found
 
 
 def load_config(folder: str | Path, *needed: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from podracer import files, metrics
+from podracer import files, imports, metrics
 from podracer.errors import UserError
 from podracer.runs import run_folder
 
@@ -200,7 +200,7 @@ def _wandb_id(folder: Path) -> str | None:
 def _check_installed(module: str, extra: str) -> None:
     if importlib.util.find_spec(module) is None:
         raise UserError(
-            f"--{extra} needs the package {module}: pip install 'podracer[{extra}]'"
+            f"--{extra} needs the package {module}: {imports.install(extra)}"
         )
 
 

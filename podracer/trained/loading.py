@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import safetensors.numpy
 
 from podracer import command, files
 from podracer.agent import Agent, LearnerState
@@ -69,8 +70,14 @@ def restore(
         fresh = jax.eval_shape(agent.initial_learner_state, jax.random.key(0))
     checkpoints = Checkpoints(stored.folder / run_folder.CHECKPOINTS)
     shared = checkpoints.restore_shared(fresh.shared, updates)
-    local = jax.jit(lambda key: agent.initial_learner_state(key).local)
-    params = agent.actor_params(LearnerState(shared, local(jax.random.key(0))))
+
+    # One program, so that no memory is allocated for what acting does not need: replay.
+    @jax.jit
+    def acting_params(key, shared):
+        local = agent.initial_learner_state(key).local
+        return agent.actor_params(LearnerState(shared, local))
+
+    params = acting_params(jax.random.key(0), shared)
     return Trained(stored, agent, params, *specs, checkpoints.restored)
 
 
@@ -118,12 +125,8 @@ def export(
     """Writes the actor parameters of a run as safetensors; returns how many there are.
 
     A name in the file is the path of a parameter, as `params.policy.Dense_0.kernel`.
-    Raises UserError where the run or the library is missing, or it cannot write.
+    Raises UserError where the run is missing, or it cannot write.
     """
-    try:
-        from safetensors.numpy import save
-    except ModuleNotFoundError as error:
-        raise UserError(f"{error} (pip install 'podracer[safetensors]')") from error
     trained = restore(folder, updates, trust=trust)
     tensors = {
         jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(x)
@@ -131,7 +134,7 @@ def export(
         if jnp.issubdtype(x.dtype, jnp.number)
     }
     about = {"agent": trained.run.agent, "env": trained.run.env}
-    data = save(tensors, about | {"updates": str(trained.updates)})
+    data = safetensors.numpy.save(tensors, about | {"updates": str(trained.updates)})
     with files.writing(file), files.atomic(Path(file)) as temporary:
         temporary.write_bytes(data)
     return sum(x.size for x in tensors.values())

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tyro
 
-from podracer import files
+from podracer import files, imports
 from podracer.errors import UserError, check_at_least_one, check_range
 from podracer.metrics import human
 from podracer.trained.filming import Film
@@ -170,7 +170,7 @@ def _mp4(shots: Iterable[Shot], path: Path, fps: float) -> None:
         import imageio_ffmpeg
     except ModuleNotFoundError as error:
         raise UserError(
-            f"{error}: write a .gif, or pip install 'podracer[video]'"
+            f"{error}: write a .gif, or {imports.install('video')}"
         ) from error
     options = ["-f", "mp4"]  # the temporary file's name does not say
     video = None

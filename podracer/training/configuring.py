@@ -67,6 +67,8 @@ class Configured(NamedTuple):
             self.config.interface,
             frame_stack,
             self.chosen.make_network,
+            self.config.replay,
+            self.config.unroll_length,
         )
 
 
@@ -114,6 +116,7 @@ def configure(
         environments.default_options(env.name),
         network=chosen.preset.network,
         interface=chosen.preset.interface,
+        replay=chosen.preset.replay,
         unroll_length=chosen.preset.unroll_length,
         batch_size=chosen.preset.batch_size,
     )
@@ -126,7 +129,8 @@ def configure(
         *read.values(),
     )
     config = command.parse(default, argv, f"{program} {kind.__name__.lower()}", shown)
-    config = dataclasses.replace(config, agent=from_flags.pinned(config.agent))
+    agent = from_flags.pinned(config.agent, config.network)
+    config = dataclasses.replace(config, agent=agent)
     refuse_changes(default, config)
     if config.keep.resume is None:
         flags.check_seed(config.seed, getattr(config, "seeds", 1))

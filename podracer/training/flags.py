@@ -7,6 +7,7 @@ from podracer import command, networks
 from podracer.errors import UserError, check_at_least_one
 from podracer.runs import run
 from podracer.transformations import Interface
+from podracer.transformations.replay import Config as Replay
 
 MOST_SEED = 2**32 - 1  # JAX drops what is above it, so that two seeds would be one
 
@@ -19,6 +20,7 @@ class Train:
     env: Any
     network: Any = dataclasses.field(default_factory=networks.Config)
     interface: Interface = dataclasses.field(default_factory=Interface)
+    replay: Replay = dataclasses.field(default_factory=Replay)
     total_steps: int = 1_000_000
     """number of environment steps to train for"""
     batch_size: int = 64

@@ -4,12 +4,14 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from podracer.agent import Agent
 from podracer.errors import UserError
+from podracer.transformations import replay
 
 CGROUP = Path("/sys/fs/cgroup")
 MEMINFO = Path("/proc/meminfo")
@@ -62,6 +64,7 @@ def check(
     steps: int,
     observation_spec: Any,
     estimate: Callable[[], int] | None = None,
+    besides: int = 0,
 ) -> None:
     """Raises UserError where a run needs more memory than there is; says how much.
 
@@ -71,10 +74,12 @@ def check(
       observation_spec: of an environment.
       estimate: bytes that the run holds at least, asked only where the observations alone
         take a noticeable part of the memory.
+      besides: bytes that it holds whatever the batch, fewer than there are.
     """
     most = available()
     if most is None:
         return
+    most = max(1, most - besides)
     needed = batch_size * steps * max(1, size_of(observation_spec))
     if SMALL * most < needed <= most and estimate is not None:
         needed = max(needed, estimate())
@@ -85,6 +90,51 @@ def check(
             f"and {_size(most)} are available: choose a batch_size below {max(2, fits)}, or "
             "a shorter unroll_length"
         )
+
+
+class Replayed(NamedTuple):
+    """What replay holds: `capacity` trajectories."""
+
+    capacity: int
+    each: int  # bytes of a trajectory
+
+    @property
+    def size(self) -> int:
+        """Bytes, over all learner cores."""
+        return self.capacity * self.each
+
+    def check(self, most: int | None, parts: int = 1, runs: int = 1) -> int:
+        """Bytes of one of `parts` of it, for that many runs side by side.
+
+        Raises UserError where that is more than `most`, if that is known.
+        """
+        held = self.size * runs // parts
+        if most is not None and held > most:
+            raise UserError(
+                f"replay.capacity is {self.capacity}, which needs {_size(held)} of memory "
+                f"({self.each:,} bytes a trajectory), and {_size(most)} are available: "
+                f"choose a capacity below {max(2, int(self.capacity * most / held))}, or a "
+                "shorter unroll_length"
+            )
+        return held
+
+    def planned(self, most: int, cores: int, runs: int = 1) -> list[str]:
+        """A line on a core's part, if there is replay. Raises UserError as `check`."""
+        part = self.check(most, cores, runs)
+        line = (
+            f"replay: {self.capacity:,} trajectories of {self.each:,} bytes, "
+            f"{_size(part)} on each of {cores} learner cores"
+        )
+        return [line] if self.capacity else []
+
+
+def replayed(agent: Agent, observation_spec: Any, config: Any) -> Replayed:
+    """What replay holds; `config` is of a command, `agent` with or without replay."""
+    capacity = config.replay.capacity
+    if not capacity:
+        return Replayed(0, 0)
+    kind = replay.shapes(agent, observation_spec, config.unroll_length)
+    return Replayed(capacity, size_of(kind))
 
 
 def _size(count: int) -> str:

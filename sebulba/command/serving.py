@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from podracer import command
+from podracer import command, imports
 from podracer.errors import UserError
 from sebulba import host_environments
 from sebulba.command import environments
@@ -28,7 +28,7 @@ def serve(argv: Sequence[str]) -> None:
     try:
         from sebulba.host_environments.remote import serving
     except ModuleNotFoundError as error:
-        raise UserError(f"{error} (pip install 'podracer[remote]')") from error
+        raise UserError(f"{error} ({imports.install('remote')})") from error
     env = command.choose(argv, "env", (), environments.DEFAULT, environments.HELP)
     default = Serve(host_environments.default_options(env.name), serving.Config())
     config = command.parse(default, argv, "sebulba serve", (env,))

@@ -6,6 +6,7 @@ import dm_env
 import numpy as np
 from dm_env import specs
 
+from podracer import imports
 from podracer.errors import UserError, check_at_least_one, nearest
 from sebulba.host_environments import checking, spaces
 from sebulba.host_environments.environment import (
@@ -15,7 +16,7 @@ from sebulba.host_environments.environment import (
 )
 from sebulba.host_environments.envpool import AtariOptions
 
-INSTALL = "pip install 'podracer[ale]'"
+INSTALL = imports.install("ale")
 
 
 def default_options(name: str) -> AtariOptions:

@@ -11,6 +11,7 @@ import dm_env
 import numpy as np
 from dm_env import specs
 
+from podracer import imports
 from podracer.errors import UserError, check_at_least_one, check_range, nearest
 from sebulba.host_environments import checking, spaces
 from sebulba.host_environments.environment import (
@@ -76,7 +77,7 @@ def make_spec(name: str) -> Any:
         spec = envpool.make_spec(name)
     except ImportError as error:  # no EnvPool, or not what this simulator needs
         raise UserError(
-            f"{name} needs EnvPool (pip install 'podracer[envpool]'): {error}"
+            f"{name} needs EnvPool ({imports.install('envpool')}): {error}"
         ) from error
     if spec.config.max_num_players > 1:
         raise UserError(f"{name} has several players; only one player is supported")

@@ -12,11 +12,12 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from podracer import imports
 from podracer.errors import UserError, nearest
 from sebulba.host_environments.options import Options, json_object
 from sebulba.host_environments.processes import Processes
 
-INSTALL = "pip install 'podracer[gymnasium]'"
+INSTALL = imports.install("gymnasium")
 Maker = Callable[[int], Callable[[], Any]]  # (seed) -> what makes a gymnasium.Env
 
 

@@ -13,10 +13,12 @@ import anakin
 from anakin import checks, training
 from envs_jax import Batched, Catch, Pendulum, TimeLimit, auto_reset
 from podracer import networks, parallel
-from podracer.agents import batch_ppo, from_flags, impala, ppo
+from podracer.agents import batch_ppo, from_flags, impala, lpg, muzero, ppo
 from podracer.metrics import tally
+from podracer.networks import world_model
 from podracer.transformations import Interface
 from tests.environments import Counter
+from tests.rule_files import returns_rule
 
 NETWORK = networks.Config(hidden_sizes=(8,))
 RECURRENT = dataclasses.replace(NETWORK, memory="gru", memory_size=4)
@@ -24,13 +26,19 @@ NORMALIZED = Interface(normalize_observations=True, normalize_rewards=True)
 PPO = ppo.Config(epochs=2, minibatches=1)
 # One episode of 5 steps in each of the 8 environments, all finished at once.
 BATCH_PPO = batch_ppo.Config(episodes_per_update=8, max_episode_length=5, epochs=3)
+LPG = lpg.Config(update_rule=returns_rule())
+PREDICTING = lpg.NetworkConfig(hidden_sizes=(8,), prediction_size=4)
 PENDULUM = TimeLimit(Pendulum(), 5)
+MUZERO = muzero.Config(num_simulations=3, unroll_steps=2)
+MODEL = world_model.Config(hidden_size=8)
 CASES = {
     "ppo": (ppo, PPO, NETWORK, Interface(), Catch()),
     "ppo-recurrent": (ppo, PPO, RECURRENT, Interface(), Catch()),
     "ppo-continuous": (ppo, PPO, NETWORK, NORMALIZED, PENDULUM),
     "impala-continuous": (impala, impala.Config(), NETWORK, NORMALIZED, PENDULUM),
+    "lpg": (lpg, LPG, PREDICTING, Interface(), Catch()),
     "batch_ppo": (batch_ppo, BATCH_PPO, NETWORK, Interface(), PENDULUM),
+    "muzero": (muzero, MUZERO, MODEL, Interface(), Catch()),
 }
 
 
@@ -43,11 +51,14 @@ def make(case, **config):
         environment.observation_spec(),
         environment.action_spec(),
         interface,
+        make_network=from_flags.network_maker(None, module)[0],
     )
     return agent, Batched(auto_reset(environment))
 
 
-def trained(case, cores, updates=3, unroll_length=4, **config):
+def trained(
+    case, cores, updates=3, unroll_length=4, make_unit=training.make_step, **config
+):
     """The last state on that many cores, after single updates."""
     agent, environment = make(case, **config)
     mesh = parallel.make_mesh(cores)
@@ -57,7 +68,7 @@ def trained(case, cores, updates=3, unroll_length=4, **config):
         (parallel.SHARED, parallel.BATCH),
         training.LAYOUT,
     )(jax.random.key(0), jnp.arange(8))
-    unit = training.make_step(agent, environment, unroll_length)
+    unit = make_unit(agent, environment, unroll_length)
     step = parallel.over_cores(
         lambda state: unit(state)[0], mesh, (training.LAYOUT,), training.LAYOUT
     )
@@ -84,6 +95,16 @@ def test_any_number_of_cores_learns_the_same(case):
         for leaf in jax.tree.leaves(many):
             copies = [np.asarray(x.data) for x in leaf.addressable_shards]
             assert all((x == copies[0]).all() for x in copies)
+
+
+def test_a_rule_learns_the_same_while_acting():
+    online, replayed = (
+        trained("lpg", 2, make_unit=make_unit).learner.shared
+        for make_unit in (training.make_online_step, training.make_step)
+    )
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), online, replayed
+    )
 
 
 @pytest.mark.core

@@ -297,7 +297,10 @@ def test_the_command_is_killed_and_resumed_and_leaves_the_same_rule(tmp_path):
         (["--updates", "0"], "updates is 0"),
         (["--life.learning-rates"], "learning_rates is empty"),
         (["--life.alpha-y", "-1"], "alpha_y[0] is -1.0; it must be from 0"),
-        (["--objective.trace-decay", "2"], "trace_decay is 2.0; it must be from 0 to 1"),
+        (
+            ["--objective.trace-decay", "2"],
+            "trace_decay is 2.0; it must be from 0 to 1",
+        ),
         (["--evaluate.steps", "5"], "evaluate.steps is for agents"),
         (["--lifetime", "4"], "no such flag; did you mean '--lifetimes'?"),
         (["--resume", "nowhere"], "nowhere"),

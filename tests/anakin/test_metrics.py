@@ -1,29 +1,40 @@
 """Every agent reports in the words of `podracer.metrics`, and in no others."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import pytest
 
 from anakin import training
 from envs_jax import Batched, Catch, Pendulum, auto_reset
-from podracer import networks, parallel
+from podracer import parallel
 from podracer.agents import AGENTS, from_flags
 from podracer.metrics import VOCABULARY
 from podracer.transformations import Interface
+from tests.rule_files import returns_rule
+
+CHANGES = {"lpg": {"update_rule": returns_rule()}}  # fields without a usable default
+NETWORKS = {"lpg": {"prediction_size": 4}}
+DISCRETE = ("lpg", "muzero")
+
+CASES = {(name, "catch"): Catch() for name in AGENTS}
+CASES |= {(name, "pendulum"): Pendulum() for name in AGENTS if name not in DISCRETE}
 
 
-@pytest.mark.parametrize("name", AGENTS)
-@pytest.mark.parametrize(
-    "environment", [Catch(), Pendulum()], ids=["catch", "pendulum"]
-)
+@pytest.mark.parametrize("name, environment", CASES)
 def test_every_metric_of_an_agent_is_in_the_vocabulary(name, environment):
+    environment = CASES[name, environment]
+    make_network, network = from_flags.network_maker(None, AGENTS[name])
+    config = AGENTS[name].Config(**CHANGES.get(name, {}))
     agent = from_flags.make_agent(
         AGENTS[name],
-        from_flags.for_run(AGENTS[name].Config(), 1000),
-        networks.Config(hidden_sizes=(4,)),
+        from_flags.for_run(config, 1000),
+        dataclasses.replace(network, **NETWORKS.get(name, {})),
         environment.observation_spec(),
         environment.action_spec(),
         Interface(normalize_observations=True, normalize_rewards=True),
+        make_network=make_network,
     )
     environment = Batched(auto_reset(environment))
     online = [training.make_online_step] if agent.online_step else []

@@ -17,6 +17,8 @@ SMALL = {
     "convolution": "--torsos minatar --seconds 0.01",
     "environments": "--names catch --rounds 1 --seconds 0.01 --batch-size 8 --steps 4",
     "learning": "--only smoke --seeds 1 --out runs",
+    "muzero": "--simulations 2 --policies gumbel --batch-size 4 --unroll-length 2 "
+    "--hidden-size 4 --updates 2 --seconds 0.01 --trajectories 2 --repeats 1",
     "ppo": "--settings 8x16 --cores 1 --repeats 1 --steps 512 --floor-seconds 0.001",
     "random_play": "catch 8 4 0.01",
     "scaling": """--unroll-length 4 --seconds 0.5 --one {"batch_size":4096}""",
@@ -31,6 +33,7 @@ EXPECTED = {
     "convolution": "gradient in a loop",
     "environments": "libraries: not installed",
     "learning": "IMPALA",
+    "muzero": "Sebulba, one actor core",
     "ppo": "brax: not installed",
     "scaling": "steps_per_second",
     "sebulba": "cartpole",

@@ -1,5 +1,7 @@
 """The same agents in both architectures, and real simulators that teach them."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -8,28 +10,35 @@ import anakin
 import envs_jax
 import sebulba
 from podracer import networks, parallel
-from podracer.agents import AGENTS, batch_ppo, impala, ppo
+from podracer.agents import AGENTS, batch_ppo, from_flags, impala, lpg, ppo
+from podracer.agents.presets import PRESETS
 from sebulba import actor, cores, host_environments
 from sebulba.learner import Learner
+from tests.rule_files import returns_rule
 
+MUZERO = PRESETS["muzero"]["small"]
 CONFIGS = {
     "impala": impala.Config(learning_rate=2e-3, entropy_cost=0.01, total_steps=400_000),
     "ppo": ppo.Config(learning_rate=1e-3, total_steps=400_000),
     "batch_ppo": batch_ppo.Config(
         episodes_per_update=40, max_episode_length=10, learning_rate=3e-3, epochs=10
     ),
+    "muzero": MUZERO.config,
+    "lpg": lpg.Config(update_rule=returns_rule(), learning_rate=3e-3, alpha_y=0.0),
+}
+
+
+NETWORKS = {
+    "muzero": MUZERO.network,
+    "lpg": lpg.NetworkConfig(prediction_size=4),
 }
 
 
 def make_agent(name, environment, **network):
-    return AGENTS[name].make_agent(
-        CONFIGS[name],
-        networks.actor_critic(
-            environment.observation_spec(),
-            environment.action_spec(),
-            networks.Config(**network),
-        ),
-    )
+    make_network, default = from_flags.network_maker(None, AGENTS[name])
+    specs = environment.observation_spec(), environment.action_spec()
+    config = dataclasses.replace(NETWORKS.get(name, default), **network)
+    return AGENTS[name].make_agent(CONFIGS[name], make_network(*specs, config))
 
 
 def host(name, batch_size=32, **options):

@@ -5,6 +5,7 @@ Their servers speak dm_env_rpc, version 1: `sebulba serve`, or any other.
 
 from typing import NamedTuple
 
+from podracer import imports
 from podracer.errors import UserError
 from sebulba.host_environments.environment import HostEnvironment
 from sebulba.host_environments.remote.client_options import Options
@@ -28,7 +29,7 @@ class RemoteAdapter(NamedTuple):
             from sebulba.host_environments.remote import client, connection
         except ModuleNotFoundError as error:
             raise UserError(
-                f"{self.scheme}:{name}: {error} (pip install 'podracer[remote]')"
+                f"{self.scheme}:{name}: {error} ({imports.install('remote')})"
             ) from error
         credentials = connection.credentials(options, self.scheme == "grpcs")
         servers = [

@@ -142,13 +142,13 @@ def test_acting_needs_no_file():
 def test_a_run_keeps_the_checksum_of_its_rule(tmp_path):
     path = tmp_path / "rule.safetensors"
     files.save_rule(path, "lpg", *returns_weights())
-    config = dataclasses.replace(CONFIG, update_rule=path).pinned()
+    config = dataclasses.replace(CONFIG, update_rule=path).pinned(NETWORK)
     assert config.update_rule_checksum == files.checksum(returns_rule())
     assert lpg.read_rule(config)[0].prediction_size == 4
     files.save_rule(path, "lpg", *returns_weights(discount_factor=0.5))
     with pytest.raises(UserError, match="the rule file has changed"):
         lpg.read_rule(config)
-    assert config.pinned().update_rule_checksum != config.update_rule_checksum
+    assert config.pinned(NETWORK).update_rule_checksum != config.update_rule_checksum
 
 
 def test_weights_of_other_sizes_are_refused(tmp_path):
@@ -156,7 +156,7 @@ def test_weights_of_other_sizes_are_refused(tmp_path):
     sizes, weights = returns_weights()
     files.save_rule(path, "lpg", dataclasses.replace(sizes, memory_size=3), weights)
     with pytest.raises(UserError, match="a rule of another architecture"):
-        dataclasses.replace(CONFIG, update_rule=path).pinned()
+        dataclasses.replace(CONFIG, update_rule=path).pinned(NETWORK)
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def test_bad_input_is_one_line(argv, line):
 
 
 def test_only_a_checkout_can_be_sent(tmp_path, monkeypatch):
-    assert re.fullmatch(r"podracer-[\d.]+-py3-none-any\.whl", tpu._wheel(".[video]"))
+    assert re.fullmatch(r"podracer_rl-[\d.]+-py3-none-any\.whl", tpu._wheel(".[video]"))
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="no checkout of podracer"):
         tpu._wheel(".")

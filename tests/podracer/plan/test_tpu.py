@@ -13,7 +13,7 @@ from sebulba import __main__ as sebulba
 
 def test_a_missing_compiler_is_one_line(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"pip install 'podracer\[tpu-plan\]'"):
+    with pytest.raises(UserError, match=r"pip install 'jax\[tpu\]>=0.7.2'"):
         tpu.make_slice("v5e:2x4")
 
 

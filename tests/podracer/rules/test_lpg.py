@@ -152,7 +152,7 @@ def test_a_truncated_episode_ends_as_a_trajectory_does():
     part, _, _ = targets_of(weights, short, jax.tree.map(lambda x: x[:3], predictions))
     np.testing.assert_allclose(whole.pi_hat[:2, 1], part.pi_hat[:, 1], atol=1e-6)
     assert abs(float(whole.pi_hat[1, 2] - part.pi_hat[1, 2])) < 1e-6  # lost there
-    assert abs(float(whole.pi_hat[1, 3] - part.pi_hat[1, 3])) > 1e-4  # goes on
+    assert abs(float(whole.pi_hat[1, 3] - part.pi_hat[1, 3])) > 1e-4  # continues
 
 
 def test_a_void_transition_has_no_loss():

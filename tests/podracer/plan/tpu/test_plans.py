@@ -1,5 +1,6 @@
 """The TPU's compiler on every agent in both architectures: what it makes of them."""
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -10,12 +11,12 @@ import pytest
 
 from anakin import planning as anakin
 from envs_jax import Catch
-from podracer import networks
-from podracer.agents import AGENTS, batch_ppo, impala, ppo
+from podracer.agents import AGENTS, batch_ppo, from_flags, impala, lpg, muzero, ppo
 from podracer.plan import compiled, tpu
 from sebulba import host_environments
 from sebulba import planning as sebulba
 from sebulba.cores import Cores, split
+from tests.rule_files import returns_rule
 
 pytest.importorskip("libtpu", reason="the TPU's compiler is not installed")
 pytestmark = pytest.mark.tpu
@@ -27,11 +28,15 @@ CONFIGS = {
     "batch_ppo": batch_ppo.Config(
         total_steps=10**9, episodes_per_update=8, max_episode_length=10, epochs=3
     ),
+    "muzero": muzero.Config(total_steps=10**9, num_simulations=4, unroll_steps=2),
+    "lpg": lpg.Config(update_rule=returns_rule()),
 }
 # Of an update: gradients, each averaged as one tree; and what else is averaged there
 # (advantages' moments; a KL, normalizers and whether enough episodes have finished).
-GRADIENTS = {"impala": 1, "ppo": 4, "batch_ppo": 3}
-OTHERS = {"impala": 0, "ppo": 2, "batch_ppo": 6}
+GRADIENTS = {"impala": 1, "ppo": 4, "batch_ppo": 3, "muzero": 1, "lpg": 1}
+OTHERS = {"impala": 0, "ppo": 2, "batch_ppo": 6, "muzero": 0, "lpg": 0}
+SMALL = {"hidden_sizes": (32,)}
+SIZES = {"muzero": {"hidden_size": 32}, "lpg": SMALL | {"prediction_size": 4}}
 UNROLL_LENGTH = 4
 CASES = pytest.mark.parametrize("name", CONFIGS)
 PLACES = pytest.mark.parametrize("place", SLICES)
@@ -44,9 +49,9 @@ def slice_of(place):
 
 def make_agent(name):
     observation, action = Catch().observation_spec(), Catch().action_spec()
-    network = networks.actor_critic(
-        observation, action, networks.Config(hidden_sizes=(32,))
-    )
+    make_network, default = from_flags.network_maker(None, AGENTS[name])
+    network = dataclasses.replace(default, **SIZES.get(name, SMALL))
+    network = make_network(observation, action, network)
     return AGENTS[name].make_agent(CONFIGS[name], network)
 
 

@@ -1,0 +1,221 @@
+"""MuZero (Schrittwieser et al. 2020, arXiv:1911.08265): acting is searching in a model.
+
+The search is mctx's; `gumbel` is the one of Danihelka et al. 2022 (openreview bERaNdoegnO),
+which needs fewer simulations. A time limit is no termination: the value that the search
+finds at the last observation is bootstrapped.
+
+Actions are discrete, networks have no memory. Where an observation is a dictionary or a
+NamedTuple with a field `action_mask` [A], True for the actions that are allowed, the others
+are neither searched at the root nor taken.
+
+Nothing here is drawn on the learner, so N cores compute what one computes, up to rounding.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from podracer.agent import ActorOutput, Agent, LearnerState, PyTree, with_last
+from podracer.agents.muzero_search import Config, make_search
+from podracer.errors import UserError
+from podracer.learning import losses, model_targets, optimizers
+from podracer.learning.gradients import mean_gradient
+from podracer.networks.world_model import Model
+from podracer.networks.world_model import make_model as make_network
+from podracer.parallel import AVERAGE, Average
+
+__all__ = ["Config", "make_agent", "make_network"]
+
+OFF_POLICY = True  # the search's policies and values may be stale: replay may be used
+
+
+class Extras(NamedTuple):
+    """What the learner must know of a decision."""
+
+    policy: jax.Array  # [B, A] of the search, before the temperature
+    value: jax.Array  # [B] of the search
+    other_action: (
+        jax.Array
+    )  # int32 [B] uniformly random, for states after an episode's end
+
+
+class Shared(NamedTuple):
+    """Equal on all learner cores."""
+
+    params: PyTree
+    opt_state: optax.OptState
+    updates: jax.Array  # int32 []
+    progress: jax.Array  # float32 [] updates as a share of total_steps
+
+
+class ActorParams(NamedTuple):
+    """What actors need of the learner's state."""
+
+    params: PyTree
+    temperature: jax.Array  # float32 []
+
+
+def make_agent(config: Config, network: Model, average: Average = AVERAGE) -> Agent:
+    """MuZero; `network` is `networks.world_model.make_model`'s, extras are `Extras`.
+
+    Raises UserError for a network of another kind, and for an action mask that does not fit.
+    """
+    if not isinstance(network, Model):
+        raise UserError(
+            f"network is {type(network).__name__}; MuZero plans in a model, "
+            "podracer.networks.world_model.Model: leave --network out, or return one"
+        )
+    model = network
+    search = make_search(config, model)
+    optimizer = optax.chain(
+        optax.clip_by_global_norm(config.max_gradient_norm),
+        optax.scale_by_adam(eps=config.adam_epsilon),
+        optax.add_decayed_weights(config.weight_decay),
+    )
+    loss = make_loss(config, model)
+
+    def initial_learner_state(key):
+        params = model.init(key)
+        start = Shared(params, optimizer.init(params), jnp.int32(0), jnp.float32(0.0))
+        return LearnerState(start, ())
+
+    def actor_params(learner_state):
+        shared = learner_state.shared
+        # At progress 1/2, 3/4, 7/8, ... the next one.
+        starts = 1.0 - 0.5 ** np.arange(1, len(config.temperatures))
+        stage = jnp.sum(shared.progress >= jnp.float32(starts))
+        temperature = jnp.stack([jnp.float32(x) for x in config.temperatures])[stage]
+        return ActorParams(shared.params, temperature)
+
+    def act(exploring, keys, actor_params, actor_state, timestep):
+        keys, other_keys = jnp.unstack(jax.vmap(jax.random.split)(keys), axis=1)
+        params, temperature = actor_params
+        temperature = temperature if exploring else jnp.float32(0.0)
+        found = search(keys, params, timestep.observation, temperature, exploring)
+        other_action = jax.vmap(
+            lambda key: jax.random.randint(key, (), 0, model.num_actions)
+        )(other_keys)
+        extras = Extras(found.policy, found.value, other_action)
+        return actor_state, ActorOutput(found.action, extras)
+
+    def search_again(params, observation):
+        """Searches observations [B, ...] without noise; ties are broken alike in all."""
+        batch = jax.tree.leaves(observation)[0].shape[0]
+        keys = jnp.broadcast_to(jax.random.key(0), (batch,))
+        found = search(keys, params, observation, jnp.float32(0.0), False)
+        return found.policy, found.value
+
+    def searched(params, trajectory):
+        """The policies [T + 1, B, A] and values [T + 1, B] to learn from."""
+        observation = trajectory.timesteps.observation
+        if config.reanalyse:
+            return jax.lax.map(partial(search_again, params), observation)
+        policy, value, _ = trajectory.outputs.extras
+        last = jax.tree.map(lambda x: x[-1], observation)
+        return with_last((policy, value), search_again(params, last))
+
+    def learner_step(key, learner_state, trajectory):
+        shared, (timesteps, outputs, _) = learner_state.shared, trajectory
+        reward = losses.clip_reward(timesteps.reward, config.reward_clipping)
+        rows = model_targets.make_rows(
+            timesteps._replace(reward=reward),
+            outputs.action,
+            outputs.extras.other_action,
+            *searched(shared.params, trajectory),
+            discount_factor=config.discount_factor,
+            steps=config.return_steps,
+        )
+        batch = jax.tree.map(
+            lambda x: jnp.swapaxes(x, 0, 1), (timesteps.observation, rows)
+        )
+        gradients, metrics = mean_gradient(
+            loss, shared.params, batch, (), outputs.action.size, average
+        )
+        steps = outputs.action.size * average.cores
+        learning_rate = optimizers.learning_rate(config, shared.updates, steps)
+        params, opt_state = optimizers.descend(
+            optimizer, gradients, shared.opt_state, shared.params, learning_rate
+        )
+        updates = optax.safe_increment(shared.updates)
+        progress = updates.astype(jnp.float32) * (
+            steps / (config.total_steps or np.inf)
+        )
+        largest = jnp.maximum(jnp.abs(rows.value).max(), jnp.abs(rows.reward).max())
+        metrics |= {
+            "learning_rate": learning_rate,
+            "temperature": actor_params(learner_state).temperature,
+            # Not finite, which stops the run, rather than silently clipped.
+            "max_return": jnp.where(
+                largest <= model.support.max_return, largest, jnp.nan
+            ),
+        }
+        shared = Shared(params, opt_state, updates, progress)
+        return LearnerState(shared, ()), metrics
+
+    return Agent(
+        initial_learner_state,
+        learner_step,
+        actor_params,
+        lambda batch_size: (),
+        partial(act, True),
+        partial(act, False),
+    )
+
+
+def make_loss(config: Config, model: Model) -> Callable:
+    """(params, rows [T + 1, B, ...], ()) -> (sum over starts, terms as such sums).
+
+    Steps after the first have the weight 1/K, and each halves the gradient of the hidden
+    state that it starts from (appendix G).
+    """
+
+    def predict(params, hidden, target):
+        policy, value = model.prediction(params, hidden)
+        surprise = -jnp.sum(target.policy * jax.nn.log_softmax(policy), -1)
+        error = model.support.cross_entropy(value, target.value)
+        return {
+            "policy": jnp.sum(target.policy_mask * surprise),
+            "value": jnp.sum(target.mask * error),
+        }
+
+    def loss(params, batch, memory):
+        observation, rows = batch
+        targets = model_targets.unrolls(rows, config.unroll_steps)
+        # All T * B starts are one batch.
+        targets = jax.tree.map(
+            lambda x: x.reshape(x.shape[0], -1, *x.shape[3:]), targets
+        )
+        observation = jax.tree.map(
+            lambda x: x[:-1].reshape(-1, *x.shape[2:]), observation
+        )
+        hidden = model.representation(params, observation)
+
+        def step(hidden, target):
+            hidden = jax.tree.map(halve_gradient, hidden)
+            hidden, reward = model.dynamics(params, hidden, target.action)
+            error = model.support.cross_entropy(reward, target.reward)
+            terms = predict(params, hidden, target)
+            return hidden, terms | {"reward": jnp.sum(target.mask * error)}
+
+        start = predict(params, hidden, jax.tree.map(lambda x: x[0], targets))
+        later = jax.lax.scan(step, hidden, jax.tree.map(lambda x: x[1:], targets))[1]
+        terms = {name: jnp.mean(x) for name, x in later.items()}
+        terms |= {name: x + terms[name] for name, x in start.items()}
+        terms["total"] = (
+            terms["policy"]
+            + config.value_cost * terms["value"]
+            + config.reward_cost * terms["reward"]
+        )
+        return terms["total"], {f"loss/{name}": x for name, x in terms.items()}
+
+    return loss
+
+
+def halve_gradient(x: jax.Array) -> jax.Array:
+    """x, with half its gradient."""
+    return 0.5 * x + jax.lax.stop_gradient(0.5 * x)
