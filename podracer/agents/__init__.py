@@ -1,6 +1,6 @@
 """The agents by name: each is a module with a `Config` and `make_agent`."""
 
-from podracer.agents import batch_ppo, impala, lpg, muzero, ppo
+from podracer.agents import batch_ppo, disco, impala, lpg, muzero, ppo
 
 AGENTS = {
     "impala": impala,
@@ -8,4 +8,5 @@ AGENTS = {
     "batch_ppo": batch_ppo,
     "muzero": muzero,
     "lpg": lpg,
+    "disco": disco,
 }

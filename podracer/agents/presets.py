@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any, NamedTuple
 
 from podracer import networks
-from podracer.agents import batch_ppo, impala, lpg, muzero, ppo
+from podracer.agents import batch_ppo, disco, impala, lpg, muzero, ppo
 from podracer.networks import heads, world_model
 from podracer.transformations import Interface
 from podracer.transformations.replay import Config as Replay
@@ -213,10 +213,28 @@ _MUZERO = {
     ),
 }
 
+_DISCO = {
+    # the reference's notebook: Catch with 8 rows and columns, on one core
+    "catch": Preset(
+        disco.Config(learning_rate=1e-2),
+        unroll_length=28,
+        batch_size=2,
+        replay=Replay(1024, samples_per_insert=32.0, minimum_fill=64, fresh=False),
+    ),
+    # ours, for Atari: the reference's default learning rate, and each trajectory twice
+    "atari": Preset(
+        disco.Config(),
+        unroll_length=28,
+        batch_size=32,
+        replay=Replay(1024, minimum_fill=32),
+    ),
+}
+
 PRESETS = {
     "impala": _IMPALA,
     "ppo": _PPO,
     "batch_ppo": _BATCH_PPO,
     "muzero": _MUZERO,
     "lpg": _LPG,
+    "disco": _DISCO,
 }

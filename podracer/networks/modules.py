@@ -26,9 +26,10 @@ class Config:
     """number of units in each layer of an mlp torso"""
     activation: Literal["relu", "tanh"] = "relu"
     """activation function of an mlp torso"""
-    init: Literal["uniform", "glorot", "orthogonal"] = "uniform"
+    init: torsos.Init = "uniform"
     """initial weights of an mlp torso: uniform within +-1/sqrt(fan in) as in PyTorch,
-    Glorot's uniform, or orthogonal times sqrt(2)"""
+    Glorot's uniform, orthogonal times sqrt(2), or normal with 1/sqrt(fan in), truncated at
+    twice that, as in Haiku"""
     head: heads.Config = dataclasses.field(default_factory=heads.Config)
     width: int = 1
     """factor on the channels of a resnet torso"""

@@ -5,6 +5,7 @@ are [B, H, W, C]; bytes are divided by 255 here, so that they are stored as byte
 """
 
 from collections.abc import Callable
+from typing import Literal
 
 import chex
 import flax.linen as nn
@@ -20,7 +21,12 @@ INITS = {
     "uniform": fan_in_uniform,
     "glorot": nn.initializers.glorot_uniform(),
     "orthogonal": nn.initializers.orthogonal(2**0.5),
+    # A normal's standard deviation shrinks to this share of it when it is truncated at 2.
+    "truncated": nn.initializers.variance_scaling(
+        0.87962566103423978**2, "fan_in", "truncated_normal"
+    ),
 }
+Init = Literal["uniform", "glorot", "orthogonal", "truncated"]
 
 
 class MLP(nn.Module):

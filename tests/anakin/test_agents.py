@@ -13,10 +13,11 @@ import anakin
 from anakin import checks, training
 from envs_jax import Batched, Catch, Pendulum, TimeLimit, auto_reset
 from podracer import networks, parallel
-from podracer.agents import batch_ppo, from_flags, impala, lpg, muzero, ppo
+from podracer.agents import batch_ppo, disco, from_flags, impala, lpg, muzero, ppo
 from podracer.metrics import tally
-from podracer.networks import world_model
+from podracer.networks import action_model, world_model
 from podracer.transformations import Interface
+from tests.disco_files import random_rule
 from tests.environments import Counter
 from tests.rule_files import returns_rule
 
@@ -26,6 +27,11 @@ NORMALIZED = Interface(normalize_observations=True, normalize_rewards=True)
 PPO = ppo.Config(epochs=2, minibatches=1)
 # One episode of 5 steps in each of the 8 environments, all finished at once.
 BATCH_PPO = batch_ppo.Config(episodes_per_update=8, max_episode_length=5, epochs=3)
+# Adam's first steps are signs, which rounding may flip where a gradient is almost 0.
+DISCO = disco.Config(update_rule=random_rule(), learning_rate=1e-6)
+ACTION_MODEL = action_model.Config(
+    hidden_sizes=(8,), embedding_size=8, model_size=4, head_size=4
+)
 LPG = lpg.Config(update_rule=returns_rule())
 PREDICTING = lpg.NetworkConfig(hidden_sizes=(8,), prediction_size=4)
 PENDULUM = TimeLimit(Pendulum(), 5)
@@ -36,6 +42,7 @@ CASES = {
     "ppo-recurrent": (ppo, PPO, RECURRENT, Interface(), Catch()),
     "ppo-continuous": (ppo, PPO, NETWORK, NORMALIZED, PENDULUM),
     "impala-continuous": (impala, impala.Config(), NETWORK, NORMALIZED, PENDULUM),
+    "disco": (disco, DISCO, ACTION_MODEL, Interface(), Catch()),
     "lpg": (lpg, LPG, PREDICTING, Interface(), Catch()),
     "batch_ppo": (batch_ppo, BATCH_PPO, NETWORK, Interface(), PENDULUM),
     "muzero": (muzero, MUZERO, MODEL, Interface(), Catch()),

@@ -12,11 +12,15 @@ from podracer import parallel
 from podracer.agents import AGENTS, from_flags
 from podracer.metrics import VOCABULARY
 from podracer.transformations import Interface
+from tests.disco_files import random_rule
 from tests.rule_files import returns_rule
 
-CHANGES = {"lpg": {"update_rule": returns_rule()}}  # fields without a usable default
+CHANGES = {  # fields without a usable default
+    "lpg": {"update_rule": returns_rule()},
+    "disco": {"update_rule": random_rule()},
+}
 NETWORKS = {"lpg": {"prediction_size": 4}}
-DISCRETE = ("lpg", "muzero")
+DISCRETE = ("lpg", "disco", "muzero")
 
 CASES = {(name, "catch"): Catch() for name in AGENTS}
 CASES |= {(name, "pendulum"): Pendulum() for name in AGENTS if name not in DISCRETE}

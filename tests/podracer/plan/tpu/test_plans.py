@@ -11,11 +11,21 @@ import pytest
 
 from anakin import planning as anakin
 from envs_jax import Catch
-from podracer.agents import AGENTS, batch_ppo, from_flags, impala, lpg, muzero, ppo
+from podracer.agents import (
+    AGENTS,
+    batch_ppo,
+    disco,
+    from_flags,
+    impala,
+    lpg,
+    muzero,
+    ppo,
+)
 from podracer.plan import compiled, tpu
 from sebulba import host_environments
 from sebulba import planning as sebulba
 from sebulba.cores import Cores, split
+from tests.disco_files import random_rule
 from tests.rule_files import returns_rule
 
 pytest.importorskip("libtpu", reason="the TPU's compiler is not installed")
@@ -30,13 +40,19 @@ CONFIGS = {
     ),
     "muzero": muzero.Config(total_steps=10**9, num_simulations=4, unroll_steps=2),
     "lpg": lpg.Config(update_rule=returns_rule()),
+    "disco": disco.Config(update_rule=random_rule()),
 }
 # Of an update: gradients, each averaged as one tree; and what else is averaged there
-# (advantages' moments; a KL, normalizers and whether enough episodes have finished).
-GRADIENTS = {"impala": 1, "ppo": 4, "batch_ppo": 3, "muzero": 1, "lpg": 1}
-OTHERS = {"impala": 0, "ppo": 2, "batch_ppo": 6, "muzero": 0, "lpg": 0}
+# (advantages' moments; the rule's moments and its lifetime's input; a KL, normalizers and
+# whether enough episodes have finished).
+GRADIENTS = {"impala": 1, "ppo": 4, "batch_ppo": 3, "muzero": 1, "lpg": 1, "disco": 1}
+OTHERS = {"impala": 0, "ppo": 2, "batch_ppo": 6, "muzero": 0, "lpg": 0, "disco": 2}
 SMALL = {"hidden_sizes": (32,)}
-SIZES = {"muzero": {"hidden_size": 32}, "lpg": SMALL | {"prediction_size": 4}}
+SIZES = {
+    "muzero": {"hidden_size": 32},
+    "lpg": SMALL | {"prediction_size": 4},
+    "disco": SMALL | dict.fromkeys(("embedding_size", "model_size", "head_size"), 8),
+}
 UNROLL_LENGTH = 4
 CASES = pytest.mark.parametrize("name", CONFIGS)
 PLACES = pytest.mark.parametrize("place", SLICES)

@@ -1,0 +1,6 @@
+"""Disco103, a published update rule: rule.py makes it of the other files' pure functions."""
+
+from podracer.rules.disco.rule import Config, State, make_rule
+from podracer.rules.disco.weights import Weights, load
+
+__all__ = ["Config", "State", "Weights", "load", "make_rule"]
