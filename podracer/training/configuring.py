@@ -179,7 +179,12 @@ def resumed(config: Any, before: run.Stored | None) -> Any:
         _say_versions(before)
     folder = before.folder if before else None
     keep = dataclasses.replace(
-        config.keep, run=None, resume=folder, overwrite=False, quiet=False
+        config.keep,
+        run=None,
+        resume=folder,
+        allow_changes=False,
+        overwrite=False,
+        quiet=False,
     )
     return dataclasses.replace(config, keep=keep)
 
