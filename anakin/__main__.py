@@ -9,7 +9,7 @@ import jax
 
 import anakin
 from anakin import planning, population
-from anakin.command import environments, memory
+from anakin.command import environments, memory, meta_train
 from anakin.command.flags import Plan, Train
 from podracer import command, parallel
 from podracer.agent import Agent
@@ -144,6 +144,7 @@ def render(argv: Sequence[str]) -> None:
 
 
 COMMANDS = {f.__name__: f for f in (train, plan, evaluate, render)}
+COMMANDS["meta-train"] = meta_train.main
 
 
 def main() -> None:

@@ -8,10 +8,14 @@ import jax.numpy as jnp
 
 from podracer import parallel
 from podracer.metrics import episodes, tally
+from podracer.parallel import Average
 
 
-def make_call(step: Callable) -> Callable:
+def make_call(step: Callable, average: Average = parallel.AVERAGE) -> Callable:
     """(state, updates, afresh) -> (state, metrics, failures): iterates the unit `step`.
+
+    The state has `updates`, `tally`, `episodes` and `counting(episodes, tally)`, which
+    replaces these two, as `training.State` has.
 
     Metrics are means over cores and over the updates since the last call with `afresh`,
     which restarts the count; `failures` are the first of any core, see `tally`.
@@ -23,21 +27,21 @@ def make_call(step: Callable) -> Callable:
             return state._replace(tally=tally.add(state.tally, metrics, state.updates))
 
         state = jax.lax.fori_loop(jnp.uint32(0), updates, body, restart(state, afresh))
-        metrics = parallel.AVERAGE(tally.means(state.tally))
-        _, sums = episodes.collect(state.actors.episodes)
-        metrics |= episodes.means(parallel.AVERAGE.total(sums))
-        return state, metrics, parallel.AVERAGE.first(state.tally.failures)
+        metrics = average(tally.means(state.tally))
+        _, sums = episodes.collect(state.episodes)
+        metrics |= episodes.means(average.total(sums))
+        return state, metrics, average.first(state.tally.failures)
 
     return call
 
 
 def restart(state: Any, afresh: jax.Array) -> Any:
     """The state, its counts back at 0 if `afresh`."""
-    running, _ = episodes.collect(state.actors.episodes)
-    counted = state.actors.episodes, state.tally
-    counted, total = jax.tree.map(
+    running, _ = episodes.collect(state.episodes)
+    counted = state.episodes, state.tally
+    counted = jax.tree.map(
         lambda nothing, so_far: jnp.where(afresh, nothing, so_far),
         (running, tally.initial_state(state.tally.sums)),
         counted,
     )
-    return state._replace(actors=state.actors._replace(episodes=counted), tally=total)
+    return state.counting(*counted)

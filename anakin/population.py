@@ -86,12 +86,12 @@ def train(
     return iterate(compile, state, 0, reports, stopped, read)
 
 
-def check_shares(runs: int, cores: int) -> None:
-    """Raises UserError where cores cannot share the runs equally."""
-    check_at_least_one(seeds=runs)
+def check_shares(runs: int, cores: int, name: str = "seeds") -> None:
+    """Raises UserError where cores cannot share the runs equally; `name` is their field."""
+    check_at_least_one(**{name: runs})
     if runs % cores:
         raise UserError(
-            f"seeds are {runs} runs, which {cores} cores cannot share equally: choose a "
+            f"{name} are {runs} runs, which {cores} cores cannot share equally: choose a "
             f"multiple of {cores}, or other cores"
         )
 

@@ -19,6 +19,7 @@ from envs_jax.wrappers import batched
 from podracer import parallel
 from podracer.agent import Agent, Key, LearnerState, Metrics, with_last
 from podracer.metrics import tally
+from podracer.metrics.episodes import Episodes
 
 
 class State(NamedTuple):
@@ -29,6 +30,16 @@ class State(NamedTuple):
     key: Key  # never changes: all random numbers derive from it and what they are for
     updates: jax.Array  # uint32 [], units done
     tally: Any = ()  # of a core, since the last report
+
+    @property
+    def episodes(self) -> Episodes:
+        """[B, ...] of the batch, since the last report."""
+        return self.actors.episodes
+
+    def counting(self, episodes: Episodes, tally: Any) -> "State":
+        """The state with other counts."""
+        actors = self.actors._replace(episodes=episodes)
+        return self._replace(actors=actors, tally=tally)
 
 
 LAYOUT = State(

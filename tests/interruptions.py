@@ -84,7 +84,7 @@ def until(condition):
         time.sleep(0.005)
 
 
-def run_with_kills(folder: Path, program, *arguments, moments):
+def run_with_kills(folder: Path, program, *arguments, moments, verb="train"):
     """A run that is killed so many seconds after each start, and resumed; then it ends.
 
     Returns the moments that are left if it ends before.
@@ -92,7 +92,7 @@ def run_with_kills(folder: Path, program, *arguments, moments):
     moments = list(moments)
     while True:
         fresh = (*arguments, f"--run={folder}", "--overwrite")
-        how = "train", *((f"--resume={folder}",) if checkpoints(folder) else fresh)
+        how = verb, *((f"--resume={folder}",) if checkpoints(folder) else fresh)
         said = folder.parent / "said"
         if moments:
             code = interrupted(folder, program, *how, seconds=moments[0])

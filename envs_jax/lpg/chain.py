@@ -38,6 +38,33 @@ class State(NamedTuple):
     steps: jax.Array  # int32 [], since FIRST
 
 
+def draw_length(key: Key, task: Task) -> jax.Array:
+    """The length of an instance's episodes, int32 []."""
+    return jax.random.randint(key, (), task.shortest, task.longest + 1)
+
+
+def advance(
+    state: State, action: jax.Array, noise: jax.Array, noisy: jax.Array | bool
+) -> tuple[State, jax.Array, jax.Array]:
+    """The state after `action`, the reward, and whether it is LAST; `noise` is a bit."""
+    first = jnp.where(state.steps == 0, action, state.first).astype(jnp.int32)
+    state = state._replace(first=first, steps=state.steps + 1)
+    last = state.steps >= state.length
+    final = jnp.where(first == state.correct, 1.0, -1.0)
+    return state, jnp.where(last, final, noisy * (2.0 * noise - 1)), last
+
+
+def index(state: State) -> jax.Array:
+    """The observation without distractors, int32 []."""
+    return 4 * state.steps + 2 * state.correct + state.first
+
+
+def bits(state: State, noise: jax.Array) -> jax.Array:
+    """The observation with distractors `noise` [N], float32 [2 + N]."""
+    relevant = jnp.stack([state.correct, state.first])
+    return jnp.concatenate([relevant, noise]).astype(jnp.float32)
+
+
 @dataclasses.dataclass(frozen=True)
 class LPGChain:
     """Only the first action counts: LAST pays +1 if it was the correct one, else -1.
@@ -65,8 +92,7 @@ class LPGChain:
     def initial_state(self, key: Key) -> tuple[State, dm_env.TimeStep]:
         task = TASKS[self.task]
         noise = random_bits(key, task.distractors + 1)
-        lengths = (task.shortest, task.longest + 1)
-        length = jax.random.randint(jax.random.key(self.instance), (), *lengths)
+        length = draw_length(jax.random.key(self.instance), task)
         state = State(length, noise[-1], jnp.int32(0), jnp.int32(0))
         return state, restart(self._observation(state, noise[:-1]))
 
@@ -75,11 +101,7 @@ class LPGChain:
     ) -> tuple[State, dm_env.TimeStep]:
         task = TASKS[self.task]
         noise = random_bits(key, task.distractors + 1)
-        first = jnp.where(state.steps == 0, action, state.first).astype(jnp.int32)
-        state = state._replace(first=first, steps=state.steps + 1)
-        last = state.steps >= state.length
-        final = jnp.where(first == state.correct, 1.0, -1.0)
-        reward = jnp.where(last, final, task.noisy * (2.0 * noise[-1] - 1))
+        state, reward, last = advance(state, action, noise[-1], task.noisy)
         observation = self._observation(state, noise[:-1])
         return state, transition(reward, observation, last)
 
@@ -106,7 +128,4 @@ class LPGChain:
         return drawing.line(picture, (0, 0.05), (left, 0.05), 0.06, drawing.GREY)
 
     def _observation(self, state: State, noise: jax.Array) -> jax.Array:
-        if TASKS[self.task].distractors:
-            relevant = jnp.stack([state.correct, state.first])
-            return jnp.concatenate([relevant, noise]).astype(jnp.float32)
-        return 4 * state.steps + 2 * state.correct + state.first
+        return bits(state, noise) if TASKS[self.task].distractors else index(state)

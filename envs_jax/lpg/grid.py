@@ -1,7 +1,7 @@
 """LPG's grid worlds: collect objects that pay, avoid those that cost (arXiv:2007.08794)."""
 
 import dataclasses
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import dm_env
 import jax
@@ -10,18 +10,12 @@ import numpy as np
 
 from envs_jax import drawing
 from envs_jax.environment import Key, restart, transition
-from envs_jax.lpg.cells import Grid, draw_cells, grid
+from envs_jax.lpg import world
+from envs_jax.lpg.cells import Grid, grid
 from envs_jax.lpg.tasks import TASKS, Task, each
+from envs_jax.lpg.world import State, World
 
 PALETTE = (drawing.WHITE, drawing.GREY, drawing.GREEN, drawing.RED, drawing.BLUE)
-
-
-class State(NamedTuple):
-    """Cells are the indices of `cells.Grid`."""
-
-    agent: jax.Array  # int32 [], its cell
-    cells: jax.Array  # int32 [M], of the objects, present or not
-    present: jax.Array  # bool [M]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,40 +52,18 @@ class LPGGrid:
         return self._task.time_limit
 
     def initial_state(self, key: Key) -> tuple[State, dm_env.TimeStep]:
-        count, key = self._count, jax.random.split(key)
+        key = jax.random.split(key)
         key_cells = jax.random.key(self.instance) if self._task.fixed else key[0]
-        nowhere = jnp.full((1,), self._free)
-        cells = draw_cells(key_cells, count, nowhere, self._free)
-        agent = draw_cells(key[1], 1, cells, self._free)[0]
-        state = State(agent, cells, jnp.ones(count, bool))
+        cells = world.draw_objects(self._world, key_cells)
+        state = world.first(self._world, key[1], cells)
         return state, restart(self._observation(state))
 
     def step(
         self, key: Key, state: State, action: jax.Array
     ) -> tuple[State, dm_env.TimeStep]:
-        key_chance, key_cells = jax.random.split(key)
-        _, rewards, terminates, returns = each(self._task)
-        ends, comes = jax.random.uniform(key_chance, (2, len(rewards)))
-
-        target = jnp.asarray(self._grid.beside)[state.agent, action % 9]
-        collects = (action >= 9) if self.collect else True
-        moved = (action < 9) & (target >= 0)
-        agent = jnp.where(moved, target, state.agent)
-        reached = jnp.where(collects, target if self.collect else agent, -1)
-        collected = state.present & (state.cells == reached)
-        reward = jnp.sum(rewards * collected)
-        terminated = jnp.any(collected & (ends < terminates))
-
-        present = state.present & ~collected
-        cells = state.cells
-        if not self._task.fixed:
-            alone = ~jnp.any(present & (cells == agent))  # else its cell occurs twice
-            taken = jnp.where(
-                jnp.append(present, alone), jnp.append(cells, agent), self._free
-            )
-            drawn = draw_cells(key_cells, len(cells), taken, self._free)
-            cells = jnp.where(present, cells, drawn)
-        state = State(agent, cells, present | (comes < returns))
+        state, reward, terminated = world.step(
+            self._world, key, state, action, redraw=not self._task.fixed
+        )
         return state, transition(reward, self._observation(state), terminated)
 
     def observation_spec(self) -> dm_env.specs.BoundedArray:
@@ -118,16 +90,14 @@ class LPGGrid:
 
     def _observation(self, state: State) -> jax.Array:
         if self._task.fixed:
-            bits = jnp.sum(state.present.astype(jnp.int32) << jnp.arange(self._count))
-            return (state.agent << self._count) + bits
-        cells = jnp.append(state.agent, state.cells)
-        places = jnp.asarray(self._grid.places)[cells][:, None]
-        shown = jnp.append(True, state.present)[:, None]
-        rows, columns = self._grid.shape
-        there = shown & (places == jnp.arange(rows * columns)[None])  # [1 + M, H * W]
-        planes = np.append(0, 1 + each(self._task)[0])  # of the agent and the objects
-        single = [there[planes == plane].any(0) for plane in np.unique(planes)]
-        return jnp.float32(jnp.stack(single, axis=-1)).reshape(rows, columns, -1)
+            return world.index(self._world, state)
+        rows, columns, planes = self.observation_spec().shape
+        picture = world.picture(self._world, state, rows * columns, planes)
+        return picture.reshape(rows, columns, planes)
+
+    @property
+    def _world(self) -> World:
+        return world.make_world(self._task, self.collect)
 
     @property
     def _task(self) -> Task:

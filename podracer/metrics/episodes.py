@@ -61,8 +61,7 @@ def collect(state: Episodes) -> tuple[Episodes, Sums]:
             for x in (state.finished, state.return_sum, state.length_sum)
         )
     )
-    fresh = initial_state(state.finished.shape[0])
-    return fresh._replace(
+    return jax.tree.map(jnp.zeros_like, state)._replace(
         episode_return=state.episode_return, episode_length=state.episode_length
     ), sums
 

@@ -89,6 +89,13 @@ VOCABULARY = {
     "reward": ("reward", "mean reward per step"),
     "gradient_norm": ("", "global norm of the averaged gradient before clipping"),
     "learning_rate": ("", "step size of the optimizer"),
+    # Of meta-training: means over the lifetimes as well.
+    "meta/objective": ("", "what the rule's gradient ascends; all terms, weighted"),
+    "meta/policy": ("", "its policy gradient term, of the agents after their updates"),
+    "meta/entropy": ("nat", "entropy of these agents' policies"),
+    "meta/prediction_entropy": ("nat", "entropy of their prediction vectors"),
+    "meta/gradient_norm": ("", "global norm of the meta-gradient before clipping"),
+    "meta/ended": ("share", "share of lifetimes that ended, per update of the rule"),
     # Of Sebulba's transport.
     "frames_per_second": (
         "emulator frames / s",

@@ -20,6 +20,7 @@ from podracer.parallel.cores import (
     AVERAGE,
     BATCH,
     LOCAL,
+    MEMBERS,
     OPTIONAL,
     REPLACEABLE,
     SEQUENCE,
@@ -29,6 +30,7 @@ from podracer.parallel.cores import (
     largest_divisor,
     over_cores,
     over_members,
+    over_shares,
 )
 from podracer.parallel.cpu import use_cpu_cores
 from podracer.parallel.mesh import CORE, make_mesh, mesh_of, over_hosts
@@ -38,6 +40,7 @@ __all__ = [
     "BATCH",
     "CORE",
     "LOCAL",
+    "MEMBERS",
     "OPTIONAL",
     "REPLACEABLE",
     "SEQUENCE",
@@ -58,6 +61,7 @@ __all__ = [
     "over_cores",
     "over_hosts",
     "over_members",
+    "over_shares",
     "split",
     "use_cpu_cores",
     "with_fresh",

@@ -44,7 +44,7 @@ def check_shared(state: Any) -> None:
     if not leaves:
         return
     paths, arrays = zip(*leaves, strict=True)
-    differ = _comparison(arrays[0].sharding.mesh)(arrays)
+    differ = _comparison(Mesh(arrays[0].sharding.mesh.devices, (CORE,)))(arrays)
     for number in np.flatnonzero(np.asarray(differ.addressable_data(0))):
         name = jax.tree_util.keystr(paths[number]).lstrip(".")
         raise UserError(
@@ -72,9 +72,9 @@ def checksum(x: jax.Array) -> jax.Array:
 
 
 def _is_shared(x: jax.Array) -> bool:
-    """Whether it lies whole on each core of a mesh (not of a population's, see `member`)."""
+    """Whether it lies whole on each of several cores."""
     sharding = x.sharding
-    if not isinstance(sharding, NamedSharding) or CORE not in sharding.mesh.axis_names:
+    if not isinstance(sharding, NamedSharding):
         return False
     return sharding.mesh.size > 1 and sharding.is_fully_replicated
 

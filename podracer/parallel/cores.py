@@ -74,6 +74,7 @@ class Average(NamedTuple):
 
 
 AVERAGE = Average()
+MEMBERS = Average(MEMBER)  # over the cores of a population, see `over_shares`
 
 
 def core_key(key: jax.Array) -> jax.Array:
@@ -102,16 +103,8 @@ def over_cores(
       donate: positions of the arguments whose memory the result may reuse.
     """
 
-    # check_vma=False: with JAX's default, gradients of shared parameters arrive already
-    # summed over the cores, and averaging them makes them N times too large.
-    mapped = jax.shard_map(
-        _on_core(function, inputs, outputs),
-        mesh=mesh,
-        in_specs=jax.tree.map(SPECS.get, inputs),
-        out_specs=jax.tree.map(SPECS.get, outputs),
-        check_vma=False,
-    )
-    return jax.jit(mapped, donate_argnums=donate)
+    on_core = _on_core(function, inputs, outputs)
+    return _replicated(on_core, mesh, CORE, inputs, outputs, donate)
 
 
 def over_members(
@@ -135,11 +128,47 @@ def over_members(
     members = jax.vmap(
         _on_core(function, inputs, outputs), in_axes=[0 if x else None for x in own]
     )
+    words = tuple(BATCH if x else SHARED for x in own)
+    return _replicated(members, mesh, MEMBER, words, BATCH, donate)
+
+
+def over_shares(
+    function: Callable, mesh: Mesh, inputs: tuple, outputs: Any, donate: tuple = ()
+) -> Callable:
+    """`function` of a core's share of a population, on every core.
+
+    As `over_members`, for a program that computes something of all members together:
+    BATCH is [S / cores, ...] of the S members. Only `MEMBERS` averages over the cores;
+    each member still computes what a run on one core computes.
+
+    Args: as for `over_cores`.
+    """
+    on_core = _on_core(function, inputs, outputs)
+    return _replicated(on_core, mesh, MEMBER, inputs, outputs, donate)
+
+
+def _replicated(
+    function: Callable,
+    mesh: Mesh,
+    axis: str,
+    inputs: tuple,
+    outputs: Any,
+    donate: tuple,
+) -> Callable:
+    """`function`, compiled for each core of the mesh, whose only axis is called `axis`."""
+
+    def specs(words: Any) -> Any:
+        return jax.tree.map(
+            lambda word: PartitionSpec(*(x and axis for x in SPECS[word])), words
+        )
+
+    # check_vma=False: with JAX's default, gradients of shared parameters arrive already
+    # summed over the cores, and averaging them makes them N times too large.
     mapped = jax.shard_map(
-        members,
-        mesh=Mesh(mesh.devices, (MEMBER,)),
-        in_specs=tuple(PartitionSpec(MEMBER) if x else PartitionSpec() for x in own),
-        out_specs=PartitionSpec(MEMBER),
+        function,
+        mesh=Mesh(mesh.devices, (axis,)),
+        in_specs=specs(inputs),
+        out_specs=specs(outputs),
         check_vma=False,
     )
     return jax.jit(mapped, donate_argnums=donate)

@@ -99,6 +99,7 @@ class UpdateNetwork(nn.Module):
         )
         cell = nn.OptimizedLSTMCell(self.sizes.memory_size, name="lstm")
         memory = cell.initialize_carry(jax.random.key(0), x.shape[1:])  # zeros
+        memory = jax.tree.map(lambda m: m.astype(x.dtype), memory)
         _, features = backward(cell, memory, (x, mask))
         features = nn.relu(features)
         pi_hat = nn.Dense(1, name="pi_hat")(features)[..., 0]

@@ -131,7 +131,7 @@ def configure(
     config = command.parse(default, argv, f"{program} {kind.__name__.lower()}", shown)
     agent = from_flags.pinned(config.agent, config.network)
     config = dataclasses.replace(config, agent=agent)
-    _refuse_changes(default, config)
+    refuse_changes(default, config)
     if config.keep.resume is None:
         flags.check_seed(config.seed, getattr(config, "seeds", 1))
     others = {name: choice.name for name, choice in read.items()}
@@ -170,13 +170,18 @@ def _default(new: Any, before: run.Stored | None, given: Mapping[str, Any]) -> A
     other -= {x for x in ("agent", "env") if getattr(before, x) is None}
     values = {name: x for name, x in before.config.items() if name not in other}
     config = command.filled(new, values)
-    resume = before.folder if given["resume"] else None
-    if resume:
+    return resumed(config, before if given["resume"] else None)
+
+
+def resumed(config: Any, before: run.Stored | None) -> Any:
+    """A run's configuration, to resume it or, if `before` is None, to start another."""
+    if before:
         _say_versions(before)
+    folder = before.folder if before else None
     keep = dataclasses.replace(
         config.keep,
         run=None,
-        resume=resume,
+        resume=folder,
         allow_changes=False,
         overwrite=False,
         quiet=False,
@@ -195,7 +200,7 @@ def _say_versions(before: run.Stored) -> None:
             )
 
 
-def _refuse_changes(before: Any, config: Any) -> None:
+def refuse_changes(before: Any, config: Any) -> None:
     """Raises UserError where flags change the configuration of a resumed run."""
     keep = config.keep
     if keep.resume is None or keep.allow_changes:

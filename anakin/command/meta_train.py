@@ -1,0 +1,136 @@
+"""The command `anakin meta-train`: learns an update rule, and writes its file."""
+
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from anakin import meta_gradient
+from anakin.meta import lpg
+from anakin.meta import objective as objectives
+from envs_jax.lpg import FAMILIES, TaskDistribution
+from podracer import command, parallel
+from podracer.agents.lpg import KIND
+from podracer.errors import UserError, check_at_least_one
+from podracer.parallel import cpu, hosts
+from podracer.rules import files
+from podracer.rules import lpg as lpg_rule
+from podracer.runs import run
+from podracer.training import configuring, flags
+
+RULE = "rule.safetensors"
+NAMES = {"agent": "lpg", "env": "lpg-tasks"}  # what the run folder says it is
+
+
+@dataclasses.dataclass(frozen=True)
+class MetaTrain:
+    """Learns an update rule by the gradient through its agents' updates: one program on all
+    cores.
+
+    Leaves a run folder with rule.safetensors, for --update-rule, and what `anakin train`
+    leaves.
+    """
+
+    families: tuple[str, ...] = ("grid-tabular-dense",)
+    """kinds of tasks, of which each lifetime draws one"""
+    collect: Literal["never", "always", "both"] = "both"
+    """whether grids have the 18 actions with which moving does not collect; both: each
+    lifetime draws one of the two sets"""
+    rule: lpg_rule.Sizes = dataclasses.field(default_factory=lpg_rule.Sizes)
+    meta: command.Flat[meta_gradient.Config] = dataclasses.field(
+        default_factory=meta_gradient.Config
+    )
+    life: lpg.Config = dataclasses.field(default_factory=lpg.Config)
+    objective: objectives.Config = dataclasses.field(default_factory=objectives.Config)
+    total_steps: int = 1_000_000_000
+    """number of environment steps of all lifetimes together"""
+    seed: int = 0
+    """random seed; equal seeds give identical runs"""
+    cores: int | None = None
+    """number of cores to use; default: all (on a CPU the most that share the lifetimes
+    equally)"""
+    updates_per_report: int | None = None
+    """number of updates of the rule between two reports; default: a hundredth of the run"""
+    keep: command.Flat[run.Keep] = dataclasses.field(default_factory=run.Keep)
+
+    def __post_init__(self):
+        check_at_least_one(
+            total_steps=self.total_steps,
+            updates_per_report=1
+            if self.updates_per_report is None
+            else self.updates_per_report,
+        )
+        flags.check_seed(self.seed)
+        if self.keep.evaluate.steps is not None:
+            raise UserError(
+                "evaluate.steps is for agents; a rule is evaluated by training an agent "
+                "with it: anakin train --agent lpg --update-rule FILE"
+            )
+        unknown = [x for x in self.families if x not in FAMILIES]
+        if unknown or not self.families:
+            raise UserError(
+                f"families are {', '.join(self.families) or 'none'}; known: "
+                f"{', '.join(FAMILIES)}"
+            )
+
+
+def main(argv: Sequence[str]) -> None:
+    """Learn an update rule on many tasks; leaves a run folder with the rule's file."""
+    hosts.initialize()
+    if hosts.number_of() > 1:
+        raise UserError("meta-train is for one process: use the cores of one host")
+    config = configure(argv)
+    share = cpu.cpu_cores(config.meta.lifetimes)
+    parallel.use_cpu_cores(share if config.cores is None else config.cores)
+    tasks = TaskDistribution(config.families, config.collect)
+    meta = lpg.make_meta(config.life, tasks, config.rule, config.objective)
+    start = partial(
+        meta_gradient.train,
+        meta,
+        config.meta,
+        total_steps=config.total_steps,
+        seed=config.seed,
+        updates_per_report=config.updates_per_report,
+        cores=config.cores,
+    )
+    with (
+        run.opened(start, config, None, **NAMES) as (folder, updates),
+        contextlib.closing(updates),
+    ):
+        for state, _ in updates:
+            write(folder / RULE, config, state)
+    if not config.keep.quiet:
+        print(f"rule in {folder / RULE}")
+
+
+def write(path: Path, config: MetaTrain, state: meta_gradient.State) -> None:
+    """Writes the rule's file."""
+    about = {
+        "families": list(config.families),
+        "updates": int(parallel.on_host(state.updates)),
+        "seed": config.seed,
+    }
+    files.save_rule(path, KIND, config.rule, parallel.on_host(state.weights), about)
+
+
+def configure(argv: Sequence[str]) -> MetaTrain:
+    """Reads the command line.
+
+    Raises UserError for bad flags, and for a run to resume that is not there, is no run of
+    `anakin meta-train` or has another configuration.
+    """
+    folder, default = command.read(argv, {"resume": ()})["resume"], MetaTrain()
+    if folder is not None:
+        before = run.stored(folder)
+        if {"agent": before.agent, "env": before.env} != NAMES:
+            raise UserError(
+                f"{folder}: a run of {before.agent} on {before.env}, not of meta-train: "
+                f"say {before.program} train --resume instead"
+            )
+        default = command.filled(default, before.config)
+        default = configuring.resumed(default, before)
+    config = command.parse(default, argv, "anakin meta-train")
+    configuring.refuse_changes(default, config)
+    return config

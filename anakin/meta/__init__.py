@@ -1,0 +1,1 @@
+"""Learning an update rule: lifetimes, what they share, how good their agents become."""
