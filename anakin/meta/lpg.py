@@ -21,7 +21,6 @@ from podracer.errors import UserError, check_at_least_one, check_range, check_ra
 from podracer.parallel import Average
 from podracer.rules import lpg as rule
 
-
 OBJECTIVE = objective.Config()
 
 
