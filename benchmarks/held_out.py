@@ -41,8 +41,8 @@ POINTS = 20  # of a curve
 class Config:
     """What to compare."""
 
-    rule: Path
-    """rule file, as `anakin meta-train` leaves it"""
+    rule: Path | None = None
+    """rule file, as `anakin meta-train` leaves it; None: another untrained rule"""
     out: Path = Path("held-out")
     """folder of the results"""
     families: tuple[str, ...] = (
@@ -125,7 +125,9 @@ def chosen(config: Config, curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def rules(config: Config, tasks: TaskDistribution) -> tuple[Callable, Any]:
     """`make_agent` for an arm, and the arms: of the learned rule, then of the untrained."""
-    stored = files.load_rule(config.rule, KIND, Sizes())
+    sizes, weights = Sizes(8, 8, 8), None
+    if config.rule is not None:
+        sizes, weights, _ = files.load_rule(config.rule, KIND, Sizes())
     made = lpg.make_meta(
         lpg.Config(
             config.batch_size,
@@ -134,12 +136,14 @@ def rules(config: Config, tasks: TaskDistribution) -> tuple[Callable, Any]:
             hidden_sizes=config.hidden_sizes,
         ),
         tasks,
-        stored.config,
+        sizes,
     )
+    if weights is None:
+        weights = made.init(jax.random.key(1))
     count = len(config.learning_rates)
     weights = jax.tree.map(
         lambda *x: jnp.repeat(jnp.stack(x), count, axis=0),
-        stored.weights,
+        weights,
         made.init(jax.random.key(0)),
     )
     arms = {
