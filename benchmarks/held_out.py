@@ -9,7 +9,6 @@ A2C is IMPALA with every clip at 1, on the trajectories of an agent without poli
 """
 
 import dataclasses
-import functools
 import itertools
 import json
 from collections.abc import Callable
@@ -42,8 +41,8 @@ POINTS = 20  # of a curve
 class Config:
     """What to compare."""
 
-    rule: Path
-    """rule file, as `anakin meta-train` leaves it"""
+    rule: Path | None = None
+    """rule file, as `anakin meta-train` leaves it; None: another untrained rule"""
     out: Path = Path("held-out")
     """folder of the results"""
     families: tuple[str, ...] = (
@@ -57,13 +56,13 @@ class Config:
     learning_rates: tuple[float, ...] = (20.0, 40.0, 80.0)
     """of LPG's agents"""
     alpha_y: float = 0.5
-    a2c_learning_rates: tuple[float, ...] = (3e-3, 1e-2, 3e-2, 1e-1)
-    a2c_entropy_costs: tuple[float, ...] = (0.0, 0.01)
+    a2c_learning_rates: tuple[float, ...] = (1e-2, 3e-2, 1e-1, 3e-1)
+    a2c_entropy_costs: tuple[float, ...] = (0.01,)
     hidden_sizes: tuple[int, ...] = (32,)
     """of networks for observations that are not an index"""
     batch_size: int = 16
     unroll_length: int = 20
-    updates: int = 240
+    updates: int = 120
     """of each agent"""
     seeds: int = 3
     """worlds, and as many others to choose the hyperparameters"""
@@ -124,9 +123,11 @@ def chosen(config: Config, curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.stack([x[:, arm] for x, arm in zip(reported, best)]), best
 
 
-def methods(config: Config, tasks: TaskDistribution) -> dict[str, tuple]:
-    """Arguments of `learn` for each method, and the names of its arms."""
-    stored = files.load_rule(config.rule, KIND, Sizes())
+def rules(config: Config, tasks: TaskDistribution) -> tuple[Callable, Any]:
+    """`make_agent` for an arm, and the arms: of the learned rule, then of the untrained."""
+    sizes, weights = Sizes(8, 8, 8), None
+    if config.rule is not None:
+        sizes, weights, _ = files.load_rule(config.rule, KIND, Sizes())
     made = lpg.make_meta(
         lpg.Config(
             config.batch_size,
@@ -135,15 +136,32 @@ def methods(config: Config, tasks: TaskDistribution) -> dict[str, tuple]:
             hidden_sizes=config.hidden_sizes,
         ),
         tasks,
-        stored.config,
+        sizes,
     )
-    rates = jnp.float32(config.learning_rates)
-    arms = {"learning_rate": rates, "alpha_y": jnp.full(rates.shape, config.alpha_y)}
-    names = [f"{x:g}" for x in config.learning_rates]
+    if weights is None:
+        weights = made.init(jax.random.key(1))
+    count = len(config.learning_rates)
+    weights = jax.tree.map(
+        lambda *x: jnp.repeat(jnp.stack(x), count, axis=0),
+        weights,
+        made.init(jax.random.key(0)),
+    )
+    arms = {
+        "learning_rate": jnp.tile(jnp.float32(config.learning_rates), 2),
+        "alpha_y": jnp.full(2 * count, config.alpha_y),
+    }
 
-    def with_rule(weights):
-        return functools.partial(made.life.make_agent, weights), arms, names
+    def make_agent(arm):
+        weights, hyperparameters = arm
+        return made.life.make_agent(weights, hyperparameters)
 
+    return make_agent, (weights, arms)
+
+
+def a2c(
+    config: Config, tasks: TaskDistribution, pairs: list[tuple[float, float]]
+) -> tuple[Callable, Any]:
+    """The same of A2C, for `pairs` of learning rate and entropy cost."""
     spec = tasks.observation_spec()
     sizes = () if lpg.is_index(spec) else config.hidden_sizes
     network = networks.actor_critic(
@@ -153,18 +171,27 @@ def methods(config: Config, tasks: TaskDistribution) -> dict[str, tuple]:
     )
     base = impala.Config(reward_clipping="none", reduction="mean")
 
-    def a2c(arm):
-        return impala.make_agent(
-            from_flags.with_numbers(base, arm), network, parallel.Average(None)
-        )
+    def make_agent(arm):
+        tuned = from_flags.with_numbers(base, arm)
+        return impala.make_agent(tuned, network, parallel.Average(None))
 
-    pairs = [*itertools.product(config.a2c_learning_rates, config.a2c_entropy_costs)]
     learning_rate, entropy_cost = map(jnp.float32, zip(*pairs, strict=True))
-    tuned = {"learning_rate": learning_rate, "entropy_cost": entropy_cost}
+    return make_agent, {"learning_rate": learning_rate, "entropy_cost": entropy_cost}
+
+
+def compared(
+    config: Config, tasks: TaskDistribution
+) -> dict[str, tuple[np.ndarray, list[str]]]:
+    """For each method its curves, see `learn`, and the names of its arms."""
+    names = [f"{x:g}" for x in config.learning_rates]
+    curves = learn(config, tasks, *rules(config, tasks), 2 * len(names))
+    learned, untrained = np.split(curves, 2, axis=2)
+    pairs = [*itertools.product(config.a2c_learning_rates, config.a2c_entropy_costs)]
+    others = learn(config, tasks, *a2c(config, tasks, pairs), len(pairs))
     return {
-        "learned rule": with_rule(stored.weights),
-        "untrained rule": with_rule(made.init(jax.random.key(0))),
-        "A2C": (a2c, tuned, [f"{x:g}, {y:g}" for x, y in pairs]),
+        "learned rule": (learned, names),
+        "untrained rule": (untrained, names),
+        "A2C": (others, [f"{x:g}, {y:g}" for x, y in pairs]),
     }
 
 
@@ -183,8 +210,7 @@ def main(config: Config) -> None:
     steps = config.batch_size * config.unroll_length * config.updates
     config.out.mkdir(parents=True, exist_ok=True)
     results: dict[str, dict] = {family: {} for family in config.families}
-    for method, (make_agent, arms, names) in methods(config, tasks).items():
-        curves = learn(config, tasks, make_agent, arms, len(names))
+    for method, (curves, names) in compared(config, tasks).items():
         reported, best = chosen(config, curves)
         for family, mine, arm in zip(config.families, reported, best, strict=True):
             ends = mine[:, -2:].mean(1)

@@ -293,7 +293,6 @@ def test_the_command_is_killed_and_resumed_and_leaves_the_same_rule(tmp_path):
     [
         (["--families", "grid-dense"], "families are grid-dense; known: grid-tabular"),
         (["--lifetimes", "0"], "lifetimes is 0; it must be at least 1"),
-        (["--lifetimes", "9", "--cores", "2"], "choose a multiple of 2"),
         (["--updates", "0"], "updates is 0"),
         (["--life.learning-rates"], "learning_rates is empty"),
         (["--life.alpha-y", "-1"], "alpha_y[0] is -1.0; it must be from 0"),

@@ -17,6 +17,11 @@ SMALL = {
     "convolution": "--torsos minatar --seconds 0.01",
     "environments": "--names catch --rounds 1 --seconds 0.01 --batch-size 8 --steps 4",
     "learning": "--only smoke --seeds 1 --out runs",
+    "held_out": "--families chain-short --batch-size 2 "
+    "--unroll-length 2 --updates 20 --seeds 1 --learning-rates 1 --a2c-learning-rates 0.1",
+    "meta_gradient": "--families chain-short --lifetimes 2 --batch-size 2 "
+    "--unroll-length 2 --updates 1 --seconds 0.01 --rule.prediction-size 2 "
+    "--rule.memory-size 2 --rule.embedding-size 2",
     "muzero": "--simulations 2 --policies gumbel --batch-size 4 --unroll-length 2 "
     "--hidden-size 4 --updates 2 --seconds 0.01 --trajectories 2 --repeats 1",
     "ppo": "--settings 8x16 --cores 1 --repeats 1 --steps 512 --floor-seconds 0.001",
@@ -32,7 +37,9 @@ EXPECTED = {
     "checkpoints": "1 checkpoints",
     "convolution": "gradient in a loop",
     "environments": "libraries: not installed",
+    "held_out": "untrained rule",
     "learning": "IMPALA",
+    "meta_gradient": "without",
     "muzero": "Sebulba, one actor core",
     "ppo": "brax: not installed",
     "scaling": "steps_per_second",
