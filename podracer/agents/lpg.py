@@ -117,7 +117,9 @@ def read_rule(config: Config) -> tuple[rule.Sizes, Any]:
         )
     sizes, weights, _ = files.load_rule(path, KIND, rule.Sizes())
     init = rule.make_rule(config, sizes).init
-    files.check_shapes(path, weights, jax.eval_shape(init, jax.random.key(0)))
+    # The key is made while tracing: this must not start JAX before it has its cores.
+    shapes = jax.eval_shape(lambda: init(jax.random.key(0)))
+    files.check_shapes(path, weights, shapes)
     files.check_checksum(path, config.update_rule_checksum)
     return sizes, weights
 

@@ -1,6 +1,9 @@
 """LPG's agent: REINFORCE by a rule set by hand, its networks, and the rule's file."""
 
 import dataclasses
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -184,3 +187,17 @@ def test_the_tabular_preset_is_the_papers():
     assert (preset.unroll_length, preset.batch_size) == (20, 64)
     assert (preset.config.optimizer, preset.config.learning_rate) == ("sgd", 40.0)
     assert preset.network.prediction_size == rule.Sizes().prediction_size == 30
+
+
+def test_reading_a_rule_starts_no_backend():
+    """Commands choose their cores afterwards."""
+    code = f"""from podracer.agents import lpg
+lpg.read_rule(lpg.Config(update_rule={str(CONFIG.update_rule)!r}))"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"JAX_PLATFORMS": "none"},  # starting any backend is an error
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
