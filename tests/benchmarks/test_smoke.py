@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import interruptions
+from tests.disco_files import random_rule
 
 ROOT = Path(__file__).parents[2]
 SMALL = {
@@ -15,6 +16,7 @@ SMALL = {
     "--no-memory",
     "checkpoints": "--hidden 8 --batch-size 32 --saves 1 --turns 1",
     "convolution": "--torsos minatar --seconds 0.01",
+    "disco": f"--rule {random_rule()} --batch-size 2 --unroll-length 2 --units 4",
     "environments": "--names catch --rounds 1 --seconds 0.01 --batch-size 8 --steps 4",
     "learning": "--only smoke --seeds 1 --out runs",
     "held_out": "--families chain-short --batch-size 2 "
@@ -36,6 +38,7 @@ EXPECTED = {
     "anakin": "catch",
     "checkpoints": "1 checkpoints",
     "convolution": "gradient in a loop",
+    "disco": "an update of impala",
     "environments": "libraries: not installed",
     "held_out": "untrained rule",
     "learning": "IMPALA",
