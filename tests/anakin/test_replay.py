@@ -1,6 +1,7 @@
 """Replay on many cores: each has a ring of its own, and all learn the same."""
 
 import itertools
+import json
 
 import jax
 import jax.numpy as jnp
@@ -8,11 +9,13 @@ import numpy as np
 import pytest
 
 import anakin
+import anakin.__main__ as command
 from anakin import population, training
 from envs_jax import Batched, Catch, auto_reset
 from podracer import networks, parallel
 from podracer.agents import from_flags, impala
 from podracer.checkpoints.checkpoint import Checkpoints
+from podracer.trained import loading
 from podracer.transformations import Interface
 from podracer.transformations.replay import Config
 
@@ -67,7 +70,7 @@ def test_cores_keep_what_one_would_and_learn_the_same():
     """Until something is learned; after that each core draws its own samples."""
     replay = Config(4 * BATCH, minimum_fill=4 * BATCH)
     whole = [*itertools.islice(states(1, replay), 3)][-1].local.ring
-    assert observations(whole).any()
+    assert {*observations(whole).flat} == {0, 1}  # not normalized
     for cores in (2, 8):
         *_, before, _, after = itertools.islice(states(cores, replay), 5)
         ring = before.local.ring
@@ -118,6 +121,30 @@ def test_it_resumes_bit_for_bit_and_on_other_cores_with_empty_rings(tmp_path, ca
     assert said.count("(replay, waiting episodes) starts empty") == 1
     assert [row["trained"] for row in rows] == [0.5]  # its rings fill again
     assert state.learner.local.ring.filled.tolist() == 4 * [2 * BATCH // 4]
+
+
+def test_a_run_with_replay_is_loaded_without(tmp_path, monkeypatch):
+    folder, sizes = tmp_path / "run", "--batch-size 8 --unroll-length 3 --cores 2"
+    flags = f"--env catch {sizes} --network.hidden-sizes 8 --total-steps 240"
+    monkeypatch.setattr(command.parallel, "use_cpu_cores", lambda *_, **__: None)
+    command.train(
+        [*flags.split(), "--replay.capacity=64", "--quiet", f"--run={folder}"]
+    )
+    file = folder / "config.json"
+    description = json.loads(file.read_text())
+    assert description["config"]["train"]["replay"]["capacity"] == 64
+    loaded = loading.restore(folder)
+    assert (
+        jax.eval_shape(loaded.agent.initial_learner_state, jax.random.key(0)).local
+        == ()
+    )
+    del description["config"]["train"]["replay"]  # as before there was replay
+    file.write_text(json.dumps(description))
+    for x, y in zip(
+        *(jax.tree.leaves(a.params) for a in (loading.restore(folder), loaded)),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(x, y)
 
 
 def test_runs_side_by_side_are_those_that_they_would_be_alone():

@@ -114,6 +114,8 @@ def evaluate(
 
 def action_values(logits: jax.Array) -> jax.Array:
     """The values [...] that categorical predictions [..., 601] of q stand for."""
+    # The TPU's compiler crashes where it fuses this with the layer that the logits are of.
+    logits = jax.lax.optimization_barrier(logits)
     bins = jnp.linspace(-LARGEST, LARGEST, NUM_BINS)
     bins = bins.reshape(*(1,) * (logits.ndim - 1), NUM_BINS)
     return rlax.signed_parabolic(jnp.sum(jax.nn.softmax(logits) * bins, -1))

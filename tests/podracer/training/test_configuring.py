@@ -17,6 +17,7 @@ from podracer.errors import UserError
 from podracer.runs import run_folder, spec_json
 from podracer.trained import loading
 from podracer.training import configuring
+from podracer.transformations.replay import Config as Replay
 
 COMMANDS = {"anakin": anakin_command, "sebulba": sebulba_command}
 
@@ -109,6 +110,7 @@ def test_an_old_run_is_resumed_as_it_was_configured(program):
     assert (found.config.total_steps, found.config.batch_size) == (77, 12)
     assert found.config.agent == impala.Config(learning_rate=0.5)
     keep = found.config.keep
+    assert found.config.replay == Replay()  # which that version did not have
     assert str(keep.resume) == folder and keep.run is None and keep.stop_at is None
     with pytest.raises(UserError, match="seed: 0 -> 4; leave the flags out"):
         configure(program, "--resume", folder, "--seed", "4")

@@ -6,9 +6,11 @@ from dm_env import specs
 from anakin.command import memory as of_anakin
 from envs_jax import Catch
 from podracer import networks
-from podracer.agents import ppo
+from podracer.agents import impala, ppo
 from podracer.errors import UserError
 from podracer.training import memory
+from podracer.training.flags import Train
+from podracer.transformations.replay import Config as Replay
 
 SPEC = specs.Array((1024,), "float32")
 
@@ -39,6 +41,28 @@ def test_an_estimate_is_asked_for_only_where_it_matters(monkeypatch):
         memory.check(2**14, 4, SPEC, estimate)
     monkeypatch.setattr(memory, "available", lambda: None)
     memory.check(2**50, 4, SPEC, estimate)
+
+
+def test_replay_is_refused_by_its_capacity(monkeypatch):
+    """capacity x ((T + 1) x timestep + T x decision + actor state), and the batch besides."""
+    config = Train(None, None, replay=Replay(2**20), unroll_length=15)
+    spec, network = SPEC, networks.Config(hidden_sizes=(8,))
+    network = networks.actor_critic(spec, specs.DiscreteArray(3), network)
+    agent = impala.make_agent(impala.Config(), network)
+    kept = memory.replayed(agent, spec, config)
+    assert kept == (2**20, 16 * (4 * 1024 + 12) + 15 * (4 + 4 * 3))
+    assert kept.check(2**40, parts=4) == kept.size // 4
+    line = r"replay.capacity is 1048576, .* 64.4 GiB .*\(65,968 bytes a trajectory\), and 32"
+    with pytest.raises(UserError, match=line + ".* capacity below 520854"):
+        kept.check(2**35)
+    assert kept.planned(2**40, 8) == [
+        "replay: 1,048,576 trajectories of 65,968 bytes, 8.05 GiB on each of 8 learner cores"
+    ]
+    assert memory.replayed(agent, spec, Train(None, None)).planned(0, 8) == []
+    monkeypatch.setattr(memory, "available", lambda: 2**30)
+    memory.check(2**10, 4, SPEC, besides=2**29)
+    with pytest.raises(UserError, match="batch_size is 131072"):
+        memory.check(2**17, 1, SPEC, besides=2**30 - 2**28)
 
 
 def test_a_container_has_less(monkeypatch, tmp_path):
