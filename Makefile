@@ -10,8 +10,9 @@ before = (4,)
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-# Two processes, a file of tests in one: most of their time is compilation, on one core.
-TOGETHER = --numprocesses 2 --dist loadfile
+# Three processes, a file of tests in one: most of their time is compilation, on one core,
+# and a third of it is waiting for other processes.
+TOGETHER = --numprocesses 3 --dist loadfile
 
 # What `make check` runs: two minutes on two cores.
 CHECK = tests/test_house.py tests/test_prose.py tests/envs_jax/classic_control tests/sebulba/test_cores.py \
