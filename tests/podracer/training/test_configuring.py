@@ -259,7 +259,10 @@ def test_load_imports_only_what_is_trusted(here, about):
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
-        ("--agent missing", "unknown name 'missing'; known: batch_ppo, disco, impala, lpg, muzero, ppo"),
+        (
+            "--agent missing",
+            "unknown name 'missing'; known: batch_ppo, disco, impala, lpg, muzero, ppo",
+        ),
         ("--agent fails", "module 'fails' fails while it is imported: ZeroDivisionErr"),
         ("--agent exits", "module 'exits' fails while it is imported: SystemExit: 3"),
         ("--agent needs", "No module named 'nowhere'"),
