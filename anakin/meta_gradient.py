@@ -21,7 +21,7 @@ from anakin.calls import make_call
 from anakin.meta import bandit, lifetimes
 from anakin.meta.hidden_value import inner_state
 from anakin.meta.lifetimes import Life, Lifetime
-from anakin.reports import iterate, make_reports
+from anakin.reports import make_reports, run
 from envs_jax.wrappers import batched
 from podracer import parallel
 from podracer.agent import Key, Metrics, PyTree
@@ -126,12 +126,7 @@ def train(
     programs = make_programs(meta, config, mesh)
     state = programs.start(jax.random.key(seed), jnp.arange(config.lifetimes))
     reports = make_reports(steps(meta, config), total_steps, updates_per_report)
-    lowered = programs.call.lower(state, jnp.uint32(1), jnp.bool_(True))
-    if restore:
-        state = restore(state, LAYOUT)
-    done = int(parallel.on_host(state.updates))
-    runs = iterate(lowered.compile, state, done, reports, stopped)
-    return ((state, rows and rows[0]) for state, rows in parallel.checked(runs))
+    return run(programs.call, state, LAYOUT, reports, restore, stopped)
 
 
 def steps(meta: Meta, config: Config) -> int:

@@ -42,6 +42,27 @@ def one_run(metrics: Any, failures: Any) -> list[dict[str, float]]:
     return [{name: float(x) for name, x in parallel.on_host(metrics).items()}]
 
 
+def run(
+    call: Callable,
+    state: Any,
+    layout: Any,
+    reports: Reports,
+    restore: Callable[[Any, Any], Any] | None,
+    stopped: Callable[[], bool],
+) -> Iterator[tuple[Any, dict[str, float] | None]]:
+    """The reports of one run of the program `call`; for the other arguments see `iterate`.
+
+    `restore` is (initial state, its layout) -> the state to resume from.
+    """
+    # Traced here, so that an agent can refuse its arguments before anything starts.
+    lowered = call.lower(state, jnp.uint32(1), jnp.bool_(True))
+    if restore:
+        state = restore(state, layout)
+    done = int(parallel.on_host(state.updates))
+    runs = iterate(lowered.compile, state, done, reports, stopped)
+    return ((state, rows and rows[0]) for state, rows in parallel.checked(runs))
+
+
 def iterate(
     compile: Callable[[], Callable],
     state: Any,

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from anakin.acting import Actors, fold_each, initial_actors, unroll
 from anakin.calls import make_call
 from anakin.checks import check, check_played
-from anakin.reports import iterate, make_reports
+from anakin.reports import make_reports, run
 from envs_jax.environment import Environment
 from envs_jax.wrappers import batched
 from podracer import parallel
@@ -97,13 +97,7 @@ def train(
     programs = make_programs(agent, environment, mesh, unroll_length, reset_pool)
     state = programs.start(jax.random.key(seed), jnp.arange(batch_size))
     reports = make_reports(batch_size * unroll_length, total_steps, updates_per_report)
-    # Traced here, so that an agent can refuse its arguments before anything starts.
-    lowered = programs.call.lower(state, jnp.uint32(1), jnp.bool_(True))
-    if restore:
-        state = restore(state, LAYOUT)
-    done = int(parallel.on_host(state.updates))
-    runs = iterate(lowered.compile, state, done, reports, stopped)
-    return ((state, rows and rows[0]) for state, rows in parallel.checked(runs))
+    return run(programs.call, state, LAYOUT, reports, restore, stopped)
 
 
 class Programs(NamedTuple):

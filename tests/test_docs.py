@@ -67,17 +67,8 @@ def test_the_examples_of_runs_follow_one_another(tmp_path):
     shorter = code.replace("1_000_000", "8_000").replace("500_000", "4_000")
     assert shorter.count("8_000") == 1 == shorter.count("4_000")
     for _ in range(2):  # the second time it resumes, with nothing left to do
-        done = subprocess.run(
-            [sys.executable, "-c", shorter],
-            cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=280,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-    assert "nothing was left to do" in done.stdout
+        printed = python("-c", shorter, folder=tmp_path)
+    assert "nothing was left to do" in printed
     assert (tmp_path / "runs" / "mine" / "curve.png").exists()
 
 
@@ -86,9 +77,15 @@ def test_the_example_of_an_update_rule_trains(tmp_path):
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (tmp_path / "my_rule.py").write_text(code)
     command, *_ = re.findall(r"^anakin (.*--agent my_rule .*)$", text, re.MULTILINE)
+    arguments = "-m", "anakin", *command.split(), "--total-steps=8000"
+    assert "my_rule on catch: mean return" in python(*arguments, folder=tmp_path)
+
+
+def python(*arguments, folder):
+    """What Python prints, started in `folder` as a user of the library does."""
     done = subprocess.run(
-        [sys.executable, "-m", "anakin", *command.split(), "--total-steps=8000"],
-        cwd=tmp_path,
+        [sys.executable, *arguments],
+        cwd=folder,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
@@ -96,4 +93,4 @@ def test_the_example_of_an_update_rule_trains(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "my_rule on catch: mean return" in done.stdout
+    return done.stdout

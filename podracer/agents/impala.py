@@ -9,6 +9,7 @@ with `podracer` (the paper's average) each core's share is a batch of its own.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Literal, NamedTuple
@@ -17,17 +18,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from podracer.agent import (
-    ActorOutput,
-    Agent,
-    LearnerState,
-    Metrics,
-    PyTree,
-    Trajectory,
-)
+from podracer.agent import Agent, LearnerState, Metrics, PyTree, Trajectory
 from podracer.errors import check_ranges
 from podracer.learning import losses, optimizers
 from podracer.networks import Network, Predictions
+from podracer.networks.acting import make_acting
 from podracer.parallel import AVERAGE, Average
 
 OFF_POLICY = True  # rho corrects for stale data: replay may be used
@@ -89,30 +84,13 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
 
     `ActorOutput.extras` are the behaviour policy [B].
     """
-    optimizer = make_optimizer(config)
+    optimizer = optimizers.rmsprop(config)
     loss = make_loss(config)
-    # The online step recomputes activations rather than storing them: they stay in cache,
-    # and memory does not grow with the unroll.
-    step = jax.checkpoint(network.step)
+    acting = make_acting(network)
 
     def initial_learner_state(key):
         params = network.init(key)
         return LearnerState(Shared(params, optimizer.init(params), jnp.int32(0)), ())
-
-    def actor_params(learner_state):
-        return learner_state.shared.params
-
-    def act(params, keys, memory, timestep):
-        memory, predictions = step(params, memory, timestep)
-        policy = predictions.policy
-        return memory, ActorOutput(policy.sample(keys), policy), predictions
-
-    def actor_step(keys, params, memory, timestep):
-        return act(params, keys, memory, timestep)[:2]
-
-    def greedy_actor_step(keys, params, memory, timestep):
-        memory, (policy, _) = network.step(params, memory, timestep)
-        return memory, ActorOutput(policy.mode(), policy)
 
     def update(learner_state, unroll):
         """One step of the optimizer; `unroll(params)` makes the trajectory to learn from."""
@@ -149,17 +127,17 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
 
     def online_step(key, learner_state, interact):
         def live(params):
-            return interact(lambda *arguments: act(params, *arguments))
+            return interact(functools.partial(acting.act, params))
 
         return update(learner_state, live)
 
     return Agent(
         initial_learner_state,
         learner_step,
-        actor_params,
+        acting.actor_params,
         network.initial_memory,
-        actor_step,
-        greedy_actor_step,
+        acting.actor_step,
+        acting.greedy_actor_step,
         online_step,
     )
 
@@ -208,14 +186,3 @@ def make_loss(
         return (jnp.mean if config.reduction == "mean" else jnp.sum)(total), metrics
 
     return loss
-
-
-def make_optimizer(config: Config) -> optax.GradientTransformation:
-    """Clipping, then PyTorch's RMSProp, both without the learning rate."""
-    return optax.chain(
-        optax.clip_by_global_norm(config.max_gradient_norm),
-        optax.scale_by_rms(
-            config.rmsprop_decay, config.rmsprop_epsilon, eps_in_sqrt=False
-        ),
-        optax.trace(config.momentum) if config.momentum else optax.identity(),
-    )

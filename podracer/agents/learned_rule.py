@@ -1,13 +1,15 @@
 """An agent of an update rule and a network, for any rule in the slot `podracer.rules.rule`."""
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
 import optax
 
-from podracer.agent import ActorOutput, Agent, LearnerState, PyTree
+from podracer.agent import Agent, LearnerState, PyTree
 from podracer.learning import optimizers
 from podracer.networks import Network
+from podracer.networks.acting import make_acting
 from podracer.parallel import AVERAGE, Average
 from podracer.rules.rule import Experience, Rule
 
@@ -39,29 +41,12 @@ def make_agent(
       learning_rate: float or float32 [].
       average: over the learner cores.
     """
-    # The online step recomputes activations, so that memory does not grow with the unroll.
-    step = jax.checkpoint(network.step)
+    acting = make_acting(network)
 
     def initial_learner_state(key):
         params = network.init(key)
         opt_state = optimizer.init(params)
         return LearnerState(Shared(params, opt_state, rule.initial_state(params)), ())
-
-    def actor_params(learner_state):
-        return learner_state.shared.params
-
-    def act(params, keys, memory, timestep):
-        memory, predictions = step(params, memory, timestep)
-        policy = predictions.policy
-        return memory, ActorOutput(policy.sample(keys), policy), predictions
-
-    def actor_step(keys, params, memory, timestep):
-        return act(params, keys, memory, timestep)[:2]
-
-    def greedy_actor_step(keys, params, memory, timestep):
-        memory, predictions = network.step(params, memory, timestep)
-        policy = predictions.policy
-        return memory, ActorOutput(policy.mode(), policy)
 
     def update(shared, unroll):
         """One step of the optimizer; `unroll(params)` gives predictions and what goes with
@@ -99,9 +84,8 @@ def make_agent(
 
     def online_step(key, learner_state, interact):
         def live(params):
-            trajectory, predictions, rest = interact(
-                lambda *arguments: act(params, *arguments)
-            )
+            act = functools.partial(acting.act, params)
+            trajectory, predictions, rest = interact(act)
             return predictions, (jax.lax.stop_gradient(trajectory), rest)
 
         return update(learner_state.shared, live)
@@ -109,9 +93,9 @@ def make_agent(
     return Agent(
         initial_learner_state,
         learner_step,
-        actor_params,
+        acting.actor_params,
         network.initial_memory,
-        actor_step,
-        greedy_actor_step,
+        acting.actor_step,
+        acting.greedy_actor_step,
         online_step,
     )

@@ -22,6 +22,21 @@ def descend(
     return optax.apply_updates(params, steps), opt_state
 
 
+def rmsprop(config: Any) -> optax.GradientTransformation:
+    """Clipping, then PyTorch's RMSProp, both without the learning rate.
+
+    Args:
+      config: has `max_gradient_norm`, `rmsprop_decay`, `rmsprop_epsilon` and `momentum`.
+    """
+    return optax.chain(
+        optax.clip_by_global_norm(config.max_gradient_norm),
+        optax.scale_by_rms(
+            config.rmsprop_decay, config.rmsprop_epsilon, eps_in_sqrt=False
+        ),
+        optax.trace(config.momentum) if config.momentum else optax.identity(),
+    )
+
+
 def learning_rate(config: Any, updates: jax.Array, steps: int) -> jax.Array:
     """An agent's learning rate after `updates` of so many environment steps each."""
     return decayed(

@@ -100,7 +100,6 @@ def test_bad_input_is_one_line_and_exit_code_2(
     monkeypatch.setattr(command.parallel, "use_cpu_cores", lambda *_, **__: None)
     # Whatever is wrong here is said before anything is compiled.
     monkeypatch.setattr(anakin.reports, "iterate", None)
-    monkeypatch.setattr(anakin.training, "iterate", None)
     with pytest.raises(SystemExit) as stop:
         command.main()
     error = capsys.readouterr().err

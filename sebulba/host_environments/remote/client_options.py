@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from podracer.errors import UserError, check_at_least_one, check_range
+from podracer.errors import UserError, check_at_least_one, check_ranges
 from sebulba.host_environments.options import LONGEST, json_object
 
 MESSAGE_MEGABYTES = 16  # default limit of a message, here and on the server
@@ -47,15 +47,15 @@ class Options:
             batch_maximum=self.batch_maximum,
             frame_stack=self.frame_stack,
         )
-        check_range("message_megabytes", self.message_megabytes, 1, 2_047)
+        check_ranges(self, 1, 2_047, "message_megabytes")
         if self.batch_maximum < self.batch_minimum:
             raise UserError(
                 f"batch_maximum is {self.batch_maximum}; it must be at least "
                 f"batch_minimum, {self.batch_minimum}"
             )
-        check_range("batch_seconds", self.batch_seconds, 0.0, LONGEST)
-        for name in ("connect_seconds", "reconnect_seconds", "step_seconds"):
-            check_range(name, getattr(self, name), 0.001, LONGEST)
+        limits = "connect_seconds", "reconnect_seconds", "step_seconds"
+        check_ranges(self, 0.0, LONGEST, "batch_seconds")
+        check_ranges(self, 0.001, LONGEST, *limits)
         json_object("settings", self.settings)
         check_pair(self)
 

@@ -13,6 +13,7 @@ from podracer import networks
 from podracer.agent import ActorOutput, Trajectory
 from podracer.agents import impala
 from podracer.agents.presets import PRESETS
+from podracer.learning import optimizers
 from podracer.networks.policies import Categorical
 from tests.jitted import jitted
 
@@ -23,7 +24,7 @@ MID = int(dm_env.StepType.MID)
 
 def test_rmsprop_is_torchs():
     config = impala.Config(learning_rate=0.01, max_gradient_norm=1e9)
-    optimizer = impala.make_optimizer(config)
+    optimizer = optimizers.rmsprop(config)
     param, state, got = jnp.float32(1.0), optimizer.init(jnp.float32(1.0)), []
     for gradient in (1.0, 0.5, -2.0):
         direction, state = optimizer.update(jnp.float32(gradient), state)
@@ -34,8 +35,8 @@ def test_rmsprop_is_torchs():
 
 def test_momentum_multiplies_steps_not_gradients():
     config = impala.Config(momentum=0.5)
-    optimizer = impala.make_optimizer(config)
-    plain = impala.make_optimizer(dataclasses.replace(config, momentum=0.0))
+    optimizer = optimizers.rmsprop(config)
+    plain = optimizers.rmsprop(dataclasses.replace(config, momentum=0.0))
     state, plain_state = optimizer.init(jnp.ones(1)), plain.init(jnp.ones(1))
     buffer = 0.0
     for gradient in (1.0, 0.5):
