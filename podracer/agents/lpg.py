@@ -133,29 +133,24 @@ def make_network(
 
     Raises UserError for actions other than a single choice, and as `networks.actor_critic`.
     """
-    kind, sizes = heads.kind_of(action_spec)
-    if kind != "one of":
-        raise UserError(
-            f"action_spec is {action_spec}; LPG is for discrete actions (a dm_env "
-            "DiscreteArray): choose another agent, ppo say"
-        )
+    actions = heads.number_of_actions(action_spec, "LPG")
     if config.table:
-        return _table(observation_spec, sizes[0], config.prediction_size)
+        return _table(observation_spec, actions, config.prediction_size)
     config = networks.with_torso(observation_spec, config)
-    return networks.build(observation_spec, config, Heads(config, sizes))
+    return networks.build(observation_spec, config, Heads(config, actions))
 
 
 class Heads(nn.Module):
     """(memory [B, ...], timesteps [T, B, ...]) -> (memory, Predictions [T, B, ...])."""
 
     config: NetworkConfig
-    action_sizes: tuple[int, ...]
+    number_of_actions: int
 
     @nn.compact
     def __call__(self, memory: tuple, timesteps: dm_env.TimeStep):
         branch = networks.Branch(self.config, name="shared")
         after, features = branch(memory[0], timesteps)
-        policy = heads.PolicyHead("one of", self.action_sizes, self.config.head)
+        policy = heads.PolicyHead("one of", (self.number_of_actions,), self.config.head)
         y = torsos.dense(self.config.prediction_size, name="prediction_head")(features)
         return (after,), rule.Predictions(policy(features), Categorical(y))
 

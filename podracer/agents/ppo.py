@@ -12,7 +12,6 @@ but other ones.
 import dataclasses
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Literal, NamedTuple
 
 import dm_env
@@ -27,15 +26,15 @@ from podracer.agent import (
     PyTree,
     with_last,
 )
-from podracer.errors import UserError, check_at_least_one, check_ranges
-from podracer.learning import losses, optimizers
+from podracer.errors import check_ranges
+from podracer.learning import losses, minibatches, optimizers
 from podracer.learning.gradients import mean_gradient
-from podracer.networks import Network
+from podracer.networks import Network, last_predictions
 from podracer.parallel import AVERAGE, Average
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(minibatches.Config):
     """PPO's hyperparameters."""
 
     discount_factor: float = 0.99
@@ -48,12 +47,6 @@ class Config:
     """decay the learning rate linearly, to 0 at total_steps"""
     total_steps: int | None = None
     """environment steps of the run (the command's --total-steps); None: no decay"""
-    epochs: int = 4
-    """passes over each trajectory"""
-    minibatches: int = 4
-    """number of equal parts of a trajectory, one for each step of the optimizer"""
-    shuffle: Literal["unrolls", "transitions"] = "unrolls"
-    """what minibatches are made of; a recurrent network needs whole unrolls"""
     clip: float = 0.2
     """clip the probability ratio rho to 1 plus or minus this"""
     clip_value: float = math.inf
@@ -74,11 +67,11 @@ class Config:
     """added to Adam's root"""
 
     def __post_init__(self):
+        super().__post_init__()
         costs = "learning_rate", "value_cost", "entropy_cost", "adam_epsilon"
         limits = "clip", "clip_value", "max_kl", "max_gradient_norm"
         check_ranges(self, 0.0, 1.0, "discount_factor", "gae_lambda")
         check_ranges(self, 0.0, math.inf, *costs, *limits)
-        check_at_least_one(epochs=self.epochs, minibatches=self.minibatches)
 
 
 class Extras(NamedTuple):
@@ -97,7 +90,7 @@ class Shared(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What an update learns from, [T, B, ...]; [B, T, ...] for shuffling."""
+    """What an update learns from, [T, B, ...]."""
 
     timesteps: dm_env.TimeStep
     action: jax.Array
@@ -119,14 +112,7 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
         optax.scale_by_adam(eps=config.adam_epsilon),
     )
     loss = make_loss(config, network)
-    has_memory = bool(
-        jax.tree.leaves(jax.eval_shape(partial(network.initial_memory, 1)))
-    )
-    if has_memory and config.shuffle == "transitions":
-        raise UserError(
-            "shuffle is transitions, but the network has a memory, which is replayed over "
-            "whole unrolls: choose unrolls, or a network without memory"
-        )
+    minibatches.check_network(network, config)
 
     def initial_learner_state(key):
         params = network.init(key)
@@ -145,19 +131,13 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
         action = policy.mode()
         return memory, ActorOutput(action, Extras(policy.log_prob(action), value))
 
-    def last_value(params, trajectory):
-        timesteps, _, memory = trajectory
-        if has_memory:
-            return network.unroll(params, memory, timesteps).value[-1]
-        last = jax.tree.map(lambda x: x[-1], timesteps)
-        return network.step(params, memory, last)[1].value
-
     def make_batch(params, trajectory):
-        timesteps, (action, (log_mu, value)), _ = trajectory
+        timesteps, (action, (log_mu, value)), memory = trajectory
+        last = last_predictions(network, params, memory, timesteps)
         reward = losses.clip_reward(timesteps.reward, config.reward_clipping)
         timesteps = timesteps._replace(reward=reward)
         between = losses.transitions(timesteps, config.discount_factor)
-        values = with_last(value, last_value(params, trajectory))
+        values = with_last(value, last.value)
         advantage = losses.gae(values, between, config.gae_lambda)
         target = advantage + value
         if config.normalize_advantages == "trajectory":
@@ -165,57 +145,39 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
         seen = jax.tree.map(lambda x: x[:-1], timesteps)
         return Batch(seen, action, log_mu, value, advantage, target, between.mask)
 
-    def learn_minibatch(learning_rate, batch, memory, carry, index):
-        """One step of the optimizer, from the sequences `index` of the batch."""
-        params, opt_state = carry
-        rows, memory = jax.tree.map(
-            lambda x: jnp.take(x, index, axis=0), (batch, memory)
-        )
-        if config.normalize_advantages == "minibatch":
-            advantage = losses.standardize(rows.advantage, rows.mask, average)
-            rows = rows._replace(advantage=advantage)
-        gradients, metrics = mean_gradient(
-            loss, params, rows, memory, rows.mask.size, average
-        )
-        return optimizers.descend(
-            optimizer, gradients, opt_state, params, learning_rate
-        ), metrics
-
     def learner_step(key, learner_state, trajectory):
-        shared, memory = learner_state.shared, trajectory.actor_state
+        shared = learner_state.shared
         batch = make_batch(shared.params, trajectory)
         learning_rate = optimizers.learning_rate(
             config, shared.updates, batch.mask.size * average.cores
         )
-        batch = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), batch)
-        if config.shuffle == "transitions":  # each becomes an unroll of length 1
-            batch = jax.tree.map(lambda x: x.reshape(-1, 1, *x.shape[2:]), batch)
-        sequences = batch.mask.shape[0]
-        check_split(sequences, config)
-        learn = partial(learn_minibatch, learning_rate, batch, memory)
 
-        def epoch(number, params, opt_state):
-            order = jax.random.permutation(jax.random.fold_in(key, number), sequences)
-            state, metrics = jax.lax.scan(
-                learn, (params, opt_state), order.reshape(config.minibatches, -1)
+        def step(state, rows, memory):
+            params, opt_state = state
+            if config.normalize_advantages == "minibatch":
+                advantage = losses.standardize(rows.advantage, rows.mask, average)
+                rows = rows._replace(advantage=advantage)
+            gradients, metrics = mean_gradient(
+                loss, params, rows, memory, rows.mask.size, average
             )
-            return number + 1, *state, jax.tree.map(jnp.mean, metrics)
+            return optimizers.descend(
+                optimizer, gradients, opt_state, params, learning_rate
+            ), metrics
 
-        def goes_on(carry):
-            number, *_, metrics = carry
-            if config.max_kl == math.inf:
-                return number < config.epochs
-            # All cores continue or none does, even where one has seen a NaN.
-            return (number < config.epochs) & (average(metrics["kl"]) <= config.max_kl)
+        def enough(metrics):
+            # Of all cores, even where one has seen a NaN.
+            return ~(average(metrics["kl"]) <= config.max_kl)
 
-        first = epoch(0, shared.params, shared.opt_state)
-        epochs, params, opt_state, metrics = jax.lax.while_loop(
-            goes_on, lambda carry: epoch(*carry[:3]), first
+        (params, opt_state), metrics = minibatches.learn(
+            step,
+            (shared.params, shared.opt_state),
+            batch,
+            trajectory.actor_state,
+            key,
+            config,
+            None if config.max_kl == math.inf else enough,
         )
-        metrics |= {
-            "learning_rate": learning_rate,
-            "epochs": epochs.astype(jnp.float32),
-        }
+        metrics["learning_rate"] = learning_rate
         shared = Shared(params, opt_state, optax.safe_increment(shared.updates))
         return LearnerState(shared, ()), metrics
 
@@ -262,14 +224,3 @@ def make_loss(config: Config, network: Network) -> Callable:
         return sums["loss/total"], sums
 
     return loss
-
-
-def check_split(sequences: int, config: Config) -> None:
-    """Raises UserError where minibatches would not be equal."""
-    if sequences % config.minibatches:
-        what = "environments" if config.shuffle == "unrolls" else "transitions"
-        raise UserError(
-            f"minibatches is {config.minibatches}, which does not divide the {sequences} "
-            f"{what} of each core (batch_size over the cores that learn"
-            f"{', times unroll_length' if what == 'transitions' else ''}): choose a divisor"
-        )

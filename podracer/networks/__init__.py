@@ -8,7 +8,7 @@ from podracer.networks.building import (
     with_torso,
 )
 from podracer.networks.modules import Branch, Config
-from podracer.networks.network import Network, Predictions
+from podracer.networks.network import Network, Predictions, last_predictions
 
 __all__ = [
     "CACHE",
@@ -19,5 +19,6 @@ __all__ = [
     "Predictions",
     "actor_critic",
     "build",
+    "last_predictions",
     "with_torso",
 ]

@@ -74,14 +74,9 @@ def action_model(
 
     Raises UserError for other actions, and as `networks.actor_critic` does.
     """
-    kind, sizes = heads.kind_of(action_spec)
-    if kind != "one of":
-        raise UserError(
-            f"action_spec is {action_spec}; this network predicts for each action, so it "
-            "needs one choice (a dm_env DiscreteArray): choose another agent"
-        )
+    actions = heads.number_of_actions(action_spec, "Disco103")
     config = with_torso(observation_spec, config)
-    return build(observation_spec, config, ActionModel(config, *sizes))
+    return build(observation_spec, config, ActionModel(config, actions))
 
 
 class ActionModel(nn.Module):

@@ -113,3 +113,15 @@ def kind_of(action_spec: Any) -> tuple[str, tuple[int, ...]]:
         "DiscreteArray), several (a BoundedArray [K] of integers from 0) or numbers (a "
         "BoundedArray [D] of floats): wrap the environment so that it has one of these"
     )
+
+
+def number_of_actions(action_spec: specs.Array, who: str) -> int:
+    """The number of actions to choose one from. Raises UserError for other actions; `who`
+    can choose no other."""
+    kind, sizes = kind_of(action_spec)
+    if kind != "one of":
+        raise UserError(
+            f"action_spec is {action_spec}; {who} is for discrete actions, one choice (a "
+            "dm_env DiscreteArray): use another agent, such as ppo"
+        )
+    return sizes[0]

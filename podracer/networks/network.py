@@ -33,3 +33,17 @@ class Network(NamedTuple):
     unroll: Callable[[PyTree, PyTree, dm_env.TimeStep], Any]
     # a pytree of dm_env specs: the observations that it was made for
     observation_spec: Any
+
+
+def last_predictions(
+    network: Network, params: PyTree, memory: PyTree, timesteps: dm_env.TimeStep
+) -> Any:
+    """The predictions [B, ...] for the last of the timesteps [T, B, ...].
+
+    `memory` is that before row 0. Without one, the rows before it need no computation.
+    """
+    if jax.tree.leaves(memory):
+        predictions = network.unroll(params, memory, timesteps)
+        return jax.tree.map(lambda x: x[-1], predictions)
+    last = jax.tree.map(lambda x: x[-1], timesteps)
+    return network.step(params, memory, last)[1]

@@ -74,13 +74,7 @@ def make_model(
     is no image where convolutions are asked for, and, when traced, for observations unlike
     their spec.
     """
-    if not isinstance(action_spec, specs.DiscreteArray):
-        heads.kind_of(action_spec)  # UserError where no agent of ours takes it
-        raise UserError(
-            f"action_spec is {action_spec}; MuZero searches over one discrete choice (a "
-            "dm_env DiscreteArray): use another agent, such as ppo"
-        )
-    num_actions = int(action_spec.num_values)
+    num_actions = heads.number_of_actions(action_spec, "MuZero")
     support = make_support(config.max_return)
     module = WorldModel(
         convolutional(observation_spec, config), config, num_actions, support.bins

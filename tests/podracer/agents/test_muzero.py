@@ -354,8 +354,14 @@ def test_the_temperature_falls():
 @pytest.mark.parametrize(
     "action_spec, words",
     [
-        (specs.BoundedArray((2,), np.float32, -1, 1), "one discrete choice"),
-        (specs.BoundedArray((2,), np.int32, 0, [1, 2]), "one discrete choice"),
+        (
+            specs.BoundedArray((2,), np.float32, -1, 1),
+            "MuZero is for discrete actions, one choice",
+        ),
+        (
+            specs.BoundedArray((2,), np.int32, 0, [1, 2]),
+            "MuZero is for discrete actions, one choice",
+        ),
     ],
     ids=["numbers", "several"],
 )

@@ -67,7 +67,7 @@ def test_impossible_networks_are_refused(config, message):
 
 
 def test_actions_that_are_no_single_choice_are_refused():
-    with pytest.raises(UserError, match="it needs one choice"):
+    with pytest.raises(UserError, match="Disco103 is for discrete actions, one"):
         action_model(spec(4), specs.BoundedArray((2,), np.float32, -1, 1))
 
 

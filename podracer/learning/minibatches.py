@@ -1,0 +1,98 @@
+"""Several epochs of minibatches, from one trajectory."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+
+from podracer.agent import Key, Metrics, PyTree
+from podracer.errors import UserError, check_at_least_one
+from podracer.networks import Network
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """How a trajectory is split, and how often it is learned from."""
+
+    epochs: int = 4
+    """passes over each trajectory"""
+    minibatches: int = 4
+    """number of equal parts of a trajectory, one for each step of the optimizer"""
+    shuffle: Literal["unrolls", "transitions"] = "unrolls"
+    """what minibatches are made of; a recurrent network needs whole unrolls"""
+
+    def __post_init__(self):
+        check_at_least_one(epochs=self.epochs, minibatches=self.minibatches)
+
+
+def learn(
+    step: Callable[[Any, PyTree, PyTree], tuple[Any, Metrics]],
+    state: Any,
+    batch: PyTree,
+    memory: PyTree,
+    key: Key,
+    config: Config,
+    enough: Callable[[Metrics], jax.Array] | None = None,
+) -> tuple[Any, Metrics]:
+    """(state, the metrics of the last epoch and the number of `epochs`).
+
+    Args:
+      step: (state, rows [N, T, ...], memory [N, ...]) -> (state, metrics), for a minibatch
+        of N sequences.
+      state: of the optimizer, before the first step.
+      batch: [T, B, ...] of this core.
+      memory: [B, ...] before row 0.
+      key: of the order, which is this core's own.
+      config: its flags.
+      enough: ends the epochs if true of an epoch's metrics, on every core alike.
+
+    Raises UserError, when traced, if a core's sequences do not split into minibatches.
+    """
+    batch = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), batch)
+    if config.shuffle == "transitions":  # each becomes an unroll of length 1
+        batch = jax.tree.map(lambda x: x.reshape(-1, 1, *x.shape[2:]), batch)
+    sequences = jax.tree.leaves(batch)[0].shape[0]
+    check_split(sequences, config)
+
+    def minibatch(state, index):
+        rows = jax.tree.map(lambda x: jnp.take(x, index, axis=0), (batch, memory))
+        return step(state, *rows)
+
+    def epoch(number, state):
+        order = jax.random.permutation(jax.random.fold_in(key, number), sequences)
+        order = order.reshape(config.minibatches, -1)
+        state, metrics = jax.lax.scan(minibatch, state, order)
+        return number + 1, state, jax.tree.map(jnp.mean, metrics)
+
+    def goes_on(carry):
+        number, _, metrics = carry
+        goes_on = number < config.epochs
+        return goes_on & ~enough(metrics) if enough else goes_on
+
+    epochs, state, metrics = jax.lax.while_loop(
+        goes_on, lambda carry: epoch(*carry[:2]), epoch(0, state)
+    )
+    return state, metrics | {"epochs": epochs.astype(jnp.float32)}
+
+
+def check_network(network: Network, config: Config) -> None:
+    """Raises UserError for a recurrent network whose sequences would be cut."""
+    memory = jax.eval_shape(lambda: network.initial_memory(1))
+    if config.shuffle == "transitions" and jax.tree.leaves(memory):
+        raise UserError(
+            "shuffle is transitions, but the network has a memory, which is replayed over "
+            "whole unrolls: choose unrolls, or a network without memory"
+        )
+
+
+def check_split(sequences: int, config: Config) -> None:
+    """Raises UserError where minibatches would not be equal."""
+    if sequences % config.minibatches:
+        what = "environments" if config.shuffle == "unrolls" else "transitions"
+        raise UserError(
+            f"minibatches is {config.minibatches}, which does not divide the {sequences} "
+            f"{what} of each core (batch_size over the cores that learn"
+            f"{', times unroll_length' if what == 'transitions' else ''}): choose a divisor"
+        )
