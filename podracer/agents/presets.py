@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any, NamedTuple
 
 from podracer import networks
-from podracer.agents import batch_ppo, disco, impala, lpg, muzero, ppo
+from podracer.agents import batch_ppo, disco, impala, lpg, muzero, ppo, pqn
 from podracer.networks import heads, world_model
 from podracer.transformations import Interface
 from podracer.transformations.replay import Config as Replay
@@ -99,6 +99,54 @@ _PPO = {
         ),
         unroll_length=128,
         batch_size=8,
+    ),
+}
+
+
+# Gallici et al. 2024: the configurations of its authors' code for CartPole, MinAtar and
+# Atari. Their rewards of CartPole are scaled by 0.1.
+_PQN = {
+    "small": Preset(
+        pqn.Config(learning_rate=1e-3, trace_decay=0.95, decay_learning_rate=True),
+        unroll_length=32,
+        batch_size=64,
+    ),
+    "cartpole": Preset(
+        pqn.Config(
+            learning_rate=1e-4,
+            decay_learning_rate=True,
+            trace_decay=0.95,
+            epsilon=0.2,
+            exploration_share=0.2,
+            epochs=4,
+            minibatches=16,
+            shuffle="transitions",
+        ),
+        unroll_length=64,
+        batch_size=32,
+        network=pqn.NetworkConfig(hidden_sizes=(256, 256)),
+    ),
+    "minatar": Preset(
+        pqn.Config(
+            learning_rate=5e-4,
+            decay_learning_rate=True,
+            epochs=2,
+            minibatches=32,
+            shuffle="transitions",
+        ),
+        unroll_length=32,
+        batch_size=128,
+    ),
+    "atari": Preset(
+        pqn.Config(
+            epsilon=0.001,
+            epochs=2,
+            minibatches=32,
+            shuffle="transitions",
+            reward_clipping="abs_one",
+        ),
+        unroll_length=32,
+        batch_size=128,
     ),
 }
 
@@ -234,6 +282,7 @@ PRESETS = {
     "impala": _IMPALA,
     "ppo": _PPO,
     "batch_ppo": _BATCH_PPO,
+    "pqn": _PQN,
     "muzero": _MUZERO,
     "lpg": _LPG,
     "disco": _DISCO,

@@ -100,6 +100,23 @@ def gae(values: jax.Array, between: Transitions, lambda_: float) -> jax.Array:
     return between.mask * jax.lax.stop_gradient(advantage)
 
 
+def lambda_returns(v_t: jax.Array, between: Transitions, lambda_: float) -> jax.Array:
+    """Lambda-returns (Sutton & Barto 2018, eq. 12.18), targets of what was before: [T, B].
+
+    A truncated episode ends at the value of its last observation. With the largest action
+    values they are Peng's Q(lambda) (Gallici et al. 2024, arXiv:2407.04811, section 4).
+
+    Args:
+      v_t: [T, B] values after the transitions; constants to the gradient.
+      between: the transitions.
+      lambda_: 0 trusts the values, 1 the rewards.
+    """
+    chex.assert_equal_shape([v_t, between.reward])
+    decay = lambda_ * jnp.roll(between.mask, -1, axis=0)  # the last one has no effect
+    returns = jax.vmap(rlax.lambda_returns, in_axes=1, out_axes=1)
+    return jax.lax.stop_gradient(returns(between.reward, between.discount, v_t, decay))
+
+
 def standardize(x: jax.Array, weight: jax.Array, average: Average) -> jax.Array:
     """x with weighted mean 0 and standard deviation 1 over all cores; 0 without weight."""
     count, total = average.total((jnp.sum(weight), jnp.sum(weight * x)))

@@ -48,6 +48,8 @@ VOCABULARY = {
     "rule/returns": ("reward", "mean Retrace target of an action value"),
     "rule/error": ("reward", "mean of that target minus the action value"),
     "rule/normalized_error": ("", "the same by its running standard deviation"),
+    "value": ("reward", "mean predicted value of the actions taken"),
+    "epsilon": ("", "probability of a random action"),
     "entropy": ("nat", "mean entropy of the policy"),
     "rho": ("", "mean ratio of action probabilities, target to behaviour policy"),
     "kl": ("nat", "KL divergence of the target from the behaviour policy"),

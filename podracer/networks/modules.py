@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from podracer.agent import PyTree
-from podracer.errors import check_at_least_one
+from podracer.errors import UserError, check_at_least_one
 from podracer.networks import heads, torsos
 from podracer.networks.network import Predictions
 
@@ -30,6 +30,8 @@ class Config:
     """initial weights of an mlp torso: uniform within +-1/sqrt(fan in) as in PyTorch,
     Glorot's uniform, orthogonal times sqrt(2), or normal with 1/sqrt(fan in), truncated at
     twice that, as in Haiku"""
+    layer_norm: bool = False
+    """layer normalization before each activation function of the torso (not of a resnet)"""
     head: heads.Config = dataclasses.field(default_factory=heads.Config)
     width: int = 1
     """factor on the channels of a resnet torso"""
@@ -55,6 +57,11 @@ class Config:
             **{f"hidden_sizes[{i}]": n for i, n in enumerate(self.hidden_sizes)},
             **{name: getattr(self, name) for name in names},
         )
+        if self.layer_norm and self.torso == "resnet":
+            raise UserError(
+                "layer_norm is true, which a resnet torso does not have: leave it out "
+                "(--network.no-layer-norm), or choose another torso"
+            )
 
 
 class ActorCritic(nn.Module):
@@ -123,10 +130,12 @@ class Core(nn.Module):
 def make_torso(config: Config) -> nn.Module:
     if config.torso == "mlp":
         activation = getattr(nn, config.activation)
-        return torsos.MLP(config.hidden_sizes, activation, torsos.INITS[config.init])
+        init = torsos.INITS[config.init]
+        return torsos.MLP(config.hidden_sizes, activation, init, config.layer_norm)
     if config.torso == "resnet":
         return torsos.ResNet(config.width, config.depth)
-    return {"minatar": torsos.MinAtar, "shallow": torsos.Shallow}[config.torso]()
+    torso = {"minatar": torsos.MinAtar, "shallow": torsos.Shallow}[config.torso]
+    return torso(config.layer_norm)
 
 
 def make_cells(config: Config) -> list[nn.RNNCellBase]:

@@ -38,33 +38,41 @@ class MLP(nn.Module):
     hidden_sizes: tuple[int, ...] = (64, 64)
     activation: Callable[[jax.Array], jax.Array] = nn.relu
     kernel_init: nn.initializers.Initializer = fan_in_uniform
+    layer_norm: bool = False
 
     @nn.compact
     def __call__(self, observation: PyTree) -> jax.Array:
         x = jnp.concatenate([*map(flatten, jax.tree.leaves(observation))], axis=-1)
         for size in self.hidden_sizes:
-            x = self.activation(nn.Dense(size, kernel_init=self.kernel_init)(x))
+            x = nn.Dense(size, kernel_init=self.kernel_init)(x)
+            x = self.activation(normalized(x, self.layer_norm))
         return x
 
 
 class MinAtar(nn.Module):
     """MonoBeast's network for MinAtar (arXiv:1910.03552, section 3), with ReLUs."""
 
+    layer_norm: bool = False
+
     @nn.compact
     def __call__(self, image: jax.Array) -> jax.Array:
-        x = nn.relu(conv(16, 3, 1, "VALID")(to_float(image)))
-        return nn.relu(dense(128)(flatten(x)))
+        x = conv(16, 3, 1, "VALID")(to_float(image))
+        x = dense(128)(flatten(nn.relu(normalized(x, self.layer_norm))))
+        return nn.relu(normalized(x, self.layer_norm))
 
 
 class Shallow(nn.Module):
     """MonoBeast's AtariNet, which is DQN's network (doi:10.1038/nature14236)."""
 
+    layer_norm: bool = False
+
     @nn.compact
     def __call__(self, image: jax.Array) -> jax.Array:
         x = to_float(image)
         for features, size, stride in (32, 8, 4), (64, 4, 2), (64, 3, 1):
-            x = nn.relu(conv(features, size, stride, "VALID")(x))
-        return nn.relu(dense(512)(flatten(x)))
+            x = conv(features, size, stride, "VALID")(x)
+            x = nn.relu(normalized(x, self.layer_norm))
+        return nn.relu(normalized(dense(512)(flatten(x)), self.layer_norm))
 
 
 class ResNet(nn.Module):
@@ -109,6 +117,14 @@ def to_float(image: jax.Array) -> jax.Array:
 def flatten(x: jax.Array) -> jax.Array:
     """float32 [B, F]"""
     return x.reshape(x.shape[0], -1).astype(jnp.float32)
+
+
+def normalized(x: jax.Array, layer_norm: bool) -> jax.Array:
+    """x [..., F], by layer normalization over F (arXiv:1607.06450) if wanted.
+
+    Called in a module's `__call__`, to which its parameters belong.
+    """
+    return nn.LayerNorm()(x) if layer_norm else x
 
 
 def conv(features: int, size: int = 3, stride: int = 1, padding: str = "SAME") -> Conv:

@@ -20,6 +20,7 @@ from podracer.agents import (
     lpg,
     muzero,
     ppo,
+    pqn,
 )
 from podracer.plan import compiled, tpu
 from sebulba import host_environments
@@ -35,6 +36,7 @@ SLICES = {"v5e:1x1": (1, 1), "v5e:2x4": (8, 1), "v3:32x32": (2_048, 256)}
 CONFIGS = {
     "impala": impala.Config(total_steps=10**9),
     "ppo": ppo.Config(total_steps=10**9, epochs=2, minibatches=2),
+    "pqn": pqn.Config(total_steps=10**9, epochs=2, minibatches=2),
     "batch_ppo": batch_ppo.Config(
         total_steps=10**9, episodes_per_update=8, max_episode_length=10, epochs=3
     ),
@@ -45,8 +47,24 @@ CONFIGS = {
 # Of an update: gradients, each averaged as one tree; and what else is averaged there
 # (advantages' moments; the rule's moments and its lifetime's input; a KL, normalizers and
 # whether enough episodes have finished).
-GRADIENTS = {"impala": 1, "ppo": 4, "batch_ppo": 3, "muzero": 1, "lpg": 1, "disco": 1}
-OTHERS = {"impala": 0, "ppo": 2, "batch_ppo": 6, "muzero": 0, "lpg": 0, "disco": 2}
+GRADIENTS = {
+    "impala": 1,
+    "ppo": 4,
+    "pqn": 4,
+    "batch_ppo": 3,
+    "muzero": 1,
+    "lpg": 1,
+    "disco": 1,
+}
+OTHERS = {
+    "impala": 0,
+    "ppo": 2,
+    "pqn": 0,
+    "batch_ppo": 6,
+    "muzero": 0,
+    "lpg": 0,
+    "disco": 2,
+}
 SMALL = {"hidden_sizes": (32,)}
 SIZES = {
     "muzero": {"hidden_size": 32},

@@ -1,0 +1,242 @@
+"""PQN (Gallici et al. 2024, arXiv:2407.04811): Q-learning in parallel environments.
+
+There is no replay and no target network: layer normalization keeps the learning stable.
+The targets are Q(lambda) returns of each trajectory, computed once and learned from in
+several epochs of minibatches. A time limit is no termination: the largest action value of
+the last observation is bootstrapped.
+
+With `minibatches=1`, N cores compute what one core computes, up to rounding.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import dm_env
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+from dm_env import specs
+
+from podracer import networks
+from podracer.agent import ActorOutput, Agent, LearnerState, PyTree, with_last
+from podracer.errors import check_ranges
+from podracer.learning import losses, minibatches, optimizers
+from podracer.learning.gradients import mean_gradient
+from podracer.networks import heads, torsos
+from podracer.parallel import AVERAGE, Average
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(minibatches.Config):
+    """PQN's hyperparameters."""
+
+    discount_factor: float = 0.99
+    """the agent's gamma, per environment step"""
+    trace_decay: float = 0.65
+    """lambda of the returns: 0 trusts the action values, 1 the rewards"""
+    learning_rate: float = 2.5e-4
+    """learning rate at the first update"""
+    decay_learning_rate: bool = False
+    """decay the learning rate linearly, to 0 at total_steps"""
+    total_steps: int | None = None
+    """environment steps of the run (the command's --total-steps); None: no decay"""
+    initial_epsilon: float = 1.0
+    """probability of a random action at the start"""
+    epsilon: float = 0.05
+    """probability of a random action once it has decayed"""
+    exploration_share: float = 0.1
+    """share of total_steps over which the probability decays linearly"""
+    reward_clipping: Literal["abs_one", "soft_asymmetric", "none"] = "none"
+    """clipping of the rewards that the learner sees"""
+    max_gradient_norm: float = 10.0
+    """global norm to which larger gradients are scaled down"""
+
+    def __post_init__(self):
+        super().__post_init__()
+        shares = "initial_epsilon", "epsilon", "exploration_share"
+        check_ranges(self, 0.0, 1.0, "discount_factor", "trace_decay", *shares)
+        check_ranges(self, 0.0, math.inf, "learning_rate", "max_gradient_norm")
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkConfig(networks.Config):
+    """A torso, a memory and an action value for each action."""
+
+    layer_norm: bool = True
+    """layer normalization before each activation function of the torso (not of a resnet)"""
+
+
+class Params(NamedTuple):
+    """What actors need."""
+
+    network: PyTree
+    epsilon: jax.Array  # float32 [], probability of a random action
+
+
+class Shared(NamedTuple):
+    """Equal on all learner cores."""
+
+    params: PyTree
+    opt_state: optax.OptState
+    updates: jax.Array  # int32 [], trajectories learned from
+    epsilon: jax.Array  # float32 []
+
+
+class Batch(NamedTuple):
+    """What an update learns from, [T, B, ...]."""
+
+    timesteps: dm_env.TimeStep
+    action: jax.Array
+    target: jax.Array  # of the action's value
+    mask: jax.Array  # 0.0 for the void transitions between episodes
+
+
+def make_agent(
+    config: Config, network: networks.Network, average: Average = AVERAGE
+) -> Agent:
+    """PQN; `network` predicts action values [..., A], see `make_network`.
+
+    `ActorOutput.extras` are the largest action value [B], by the parameters that acted.
+
+    Raises UserError for a recurrent network with `shuffle="transitions"`, and when traced
+    if a core's environments do not split into minibatches.
+    """
+    optimizer = optax.chain(
+        optax.clip_by_global_norm(config.max_gradient_norm), optax.scale_by_radam()
+    )
+    loss = make_loss(network)
+    minibatches.check_network(network, config)
+
+    def initial_learner_state(key):
+        params, updates = network.init(key), jnp.int32(0)
+        opt_state = optimizer.init(params)
+        shared = Shared(params, opt_state, updates, epsilon_after(config, 0.0))
+        return LearnerState(shared, ())
+
+    def actor_params(learner_state):
+        return Params(learner_state.shared.params, learner_state.shared.epsilon)
+
+    def actor_step(keys, params, memory, timestep):
+        memory, values = network.step(params.network, memory, timestep)
+        action = jax.vmap(explore, (0, 0, None))(keys, values, params.epsilon)
+        return memory, ActorOutput(action, jnp.max(values, -1))
+
+    def greedy_actor_step(keys, params, memory, timestep):
+        memory, values = network.step(params.network, memory, timestep)
+        return memory, ActorOutput(jnp.argmax(values, -1), jnp.max(values, -1))
+
+    def make_batch(params, trajectory):
+        timesteps, (action, largest), memory = trajectory
+        reward = losses.clip_reward(timesteps.reward, config.reward_clipping)
+        between = losses.transitions(
+            timesteps._replace(reward=reward), config.discount_factor
+        )
+        last = jnp.max(
+            networks.last_predictions(network, params, memory, timesteps), -1
+        )
+        after = with_last(largest, last)[1:]
+        target = losses.lambda_returns(after, between, config.trace_decay)
+        seen = jax.tree.map(lambda x: x[:-1], timesteps)
+        return Batch(seen, action, target, between.mask)
+
+    def learner_step(key, learner_state, trajectory):
+        shared = learner_state.shared
+        batch = make_batch(shared.params, trajectory)
+        steps = batch.mask.size * average.cores
+        learning_rate = optimizers.learning_rate(config, shared.updates, steps)
+
+        def step(state, rows, memory):
+            params, opt_state = state
+            gradients, metrics = mean_gradient(
+                loss, params, rows, memory, rows.mask.size, average
+            )
+            return optimizers.descend(
+                optimizer, gradients, opt_state, params, learning_rate
+            ), metrics
+
+        (params, opt_state), metrics = minibatches.learn(
+            step,
+            (shared.params, shared.opt_state),
+            batch,
+            trajectory.actor_state,
+            key,
+            config,
+        )
+        updates = optax.safe_increment(shared.updates)
+        epsilon = epsilon_after(config, updates.astype(jnp.float32) * steps)
+        metrics |= {"learning_rate": learning_rate, "epsilon": shared.epsilon}
+        return LearnerState(Shared(params, opt_state, updates, epsilon), ()), metrics
+
+    return Agent(
+        initial_learner_state,
+        learner_step,
+        actor_params,
+        network.initial_memory,
+        actor_step,
+        greedy_actor_step,
+    )
+
+
+def make_loss(network: networks.Network) -> Callable:
+    """(params, Batch, memory [B, ...]) -> (loss, its terms), summed over the batch."""
+
+    def loss(params, batch, memory):
+        values = network.unroll(params, memory, batch.timesteps)
+        # A sum over a mask: the gradient of an index is a scatter, which is slow.
+        taken = jax.nn.one_hot(batch.action, values.shape[-1], dtype=bool)
+        value = jnp.sum(jnp.where(taken, values, 0.0), -1)
+        terms = {
+            "loss/total": 0.5 * jnp.square(value - batch.target),
+            "value": value,
+        }
+        sums = {name: jnp.sum(batch.mask * term) for name, term in terms.items()}
+        return sums["loss/total"], sums
+
+    return loss
+
+
+def explore(key: jax.Array, values: jax.Array, epsilon: jax.Array) -> jax.Array:
+    """The action of the largest of the values [A], or any with probability epsilon."""
+    chance, choice = jax.random.split(key)
+    anything = jax.random.randint(choice, (), 0, values.shape[-1])
+    random = jax.random.uniform(chance) < epsilon
+    return jnp.where(random, anything, jnp.argmax(values))
+
+
+def epsilon_after(config: Config, steps: Any) -> jax.Array:
+    """The probability of a random action after so many environment steps."""
+    duration = config.exploration_share * (config.total_steps or 0)
+    share = jnp.minimum(steps / duration, 1.0) if duration else 1.0
+    return jnp.float32(
+        config.initial_epsilon + share * (config.epsilon - config.initial_epsilon)
+    )
+
+
+def make_network(
+    observation_spec: Any,
+    action_spec: specs.Array,
+    config: NetworkConfig = NetworkConfig(),
+) -> networks.Network:
+    """A network that predicts action values [..., A].
+
+    Raises UserError for actions other than a single choice, and as `networks.actor_critic`.
+    """
+    actions = heads.number_of_actions(action_spec, "PQN")
+    config = networks.with_torso(observation_spec, config)
+    return networks.build(observation_spec, config, Heads(config, actions))
+
+
+class Heads(nn.Module):
+    """(memory [B, ...], timesteps [T, B, ...]) -> (memory, action values [T, B, A])."""
+
+    config: NetworkConfig
+    number_of_actions: int
+
+    @nn.compact
+    def __call__(self, memory: tuple, timesteps: dm_env.TimeStep):
+        branch = networks.Branch(self.config, name="shared")
+        after, features = branch(memory[0], timesteps)
+        return (after,), torsos.dense(self.number_of_actions, "value_head")(features)

@@ -1,0 +1,196 @@
+"""PQN: its targets by hand, its exploration, its epochs, and what it refuses."""
+
+import dataclasses
+
+import dm_env
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from envs_jax import Catch, Pendulum
+from podracer import networks
+from podracer.agent import ActorOutput, Trajectory
+from podracer.agents import pqn
+from podracer.errors import UserError
+from podracer.learning import losses
+
+pytestmark = pytest.mark.core
+
+SPECS = Catch().observation_spec(), Catch().action_spec()
+DEFAULT = pqn.Config()
+SMALL = pqn.NetworkConfig(hidden_sizes=(8,))
+FIRST, MID, LAST = (int(x) for x in dm_env.StepType)
+
+
+def make(config=DEFAULT, network=SMALL):
+    return pqn.make_agent(config, pqn.make_network(*SPECS, network))
+
+
+def timesteps_of(step_types, discount=1.0):
+    """Timesteps [T + 1, B] with random boards and rewards; LAST has `discount`."""
+    step_type = jnp.asarray(step_types, jnp.int32)
+    keys = jax.random.split(jax.random.key(1))
+    return dm_env.TimeStep(
+        step_type,
+        jax.random.normal(keys[0], step_type.shape),
+        jnp.where(step_type == LAST, discount, 1.0),
+        jax.random.normal(keys[1], (*step_type.shape, 10, 5)),
+    )
+
+
+def target_by_hand(values, timesteps, discount_factor, trace_decay):
+    """Backwards over one environment, a step at a time; None where there is no target."""
+    step_type, reward, discount = (np.asarray(x) for x in timesteps[:3])
+    targets, after = [], None  # the target of the step after, in the same episode
+    for t in reversed(range(len(step_type) - 1)):
+        if step_type[t] == LAST or step_type[t + 1] == FIRST:
+            targets.append(None)
+            after = None
+            continue
+        largest = values[t + 1]
+        ends = step_type[t + 1] == LAST or after is None
+        mixed = largest if ends else (1 - trace_decay) * largest + trace_decay * after
+        after = reward[t + 1] + discount_factor * discount[t + 1] * mixed
+        targets.append(after)
+    return targets[::-1]
+
+
+@pytest.mark.parametrize("discount", [0.0, 1.0])  # of LAST: terminated, truncated
+def test_targets_are_those_of_a_slow_loop(discount):
+    length, rng = 6, np.random.default_rng(0)
+    # Environment b ends at row b; the last two never and twice.
+    step_types = np.full((length + 1, length + 3), MID)
+    for b in range(length + 1):
+        step_types[b, b] = LAST
+        step_types[b + 1 : b + 2, b] = FIRST
+    step_types[[1, 4], -1], step_types[[2, 5], -1] = LAST, FIRST
+    timesteps = timesteps_of(step_types, discount)
+    values = rng.normal(size=step_types.shape).astype(np.float32)
+    between = losses.transitions(timesteps, 0.9)
+    got = losses.lambda_returns(jnp.asarray(values[1:]), between, 0.7)
+    for b in range(step_types.shape[1]):
+        one = jax.tree.map(lambda x, b=b: x[:, b], timesteps)
+        for t, expected in enumerate(target_by_hand(values[:, b], one, 0.9, 0.7)):
+            if expected is None:
+                assert between.mask[t, b] == 0.0
+            else:
+                np.testing.assert_allclose(got[t, b], expected, atol=1e-6)
+
+
+def acted(agent, state, step_types):
+    """A trajectory of the agent over such timesteps."""
+    timesteps = timesteps_of(step_types)
+    batch_size = timesteps.reward.shape[1]
+    memory = first = agent.initial_actor_state(batch_size)
+    outputs = []
+    for t in range(len(step_types) - 1):
+        keys = jax.random.split(jax.random.key(t), batch_size)
+        row = jax.tree.map(lambda x, t=t: x[t], timesteps)
+        memory, output = agent.actor_step(keys, agent.actor_params(state), memory, row)
+        outputs.append(output)
+    outputs = jax.tree.map(lambda *x: jnp.stack(x), *outputs)
+    return Trajectory(timesteps, outputs, first)
+
+
+@pytest.mark.parametrize("memory", ["none", "gru"])
+def test_an_update_moves_the_value_of_the_action_taken_towards_its_target(memory):
+    """One minibatch: the loss falls, by the gradient of half the squared error."""
+    network = dataclasses.replace(SMALL, memory=memory, memory_size=16)
+    config = pqn.Config(epochs=1, minibatches=1, learning_rate=1e-2)
+    agent = make(config, network)
+    state = agent.initial_learner_state(jax.random.key(0))
+    step_types = np.full((5, 4), MID)
+    step_types[2, 1], step_types[3, 1] = LAST, FIRST
+    trajectory = acted(agent, state, step_types)
+    step = jax.jit(agent.learner_step)
+    found = []
+    for _ in range(50):
+        state, metrics = step(jax.random.key(2), state, trajectory)
+        found.append(float(metrics["loss/total"]))
+    assert found[-1] < 0.5 * found[0]
+
+
+def test_what_follows_an_end_is_not_learned():
+    agent = make(pqn.Config(epochs=1, minibatches=1))
+    state = agent.initial_learner_state(jax.random.key(0))
+    step_types = np.full((4, 2), MID)
+    step_types[1], step_types[2] = LAST, FIRST
+    trajectory = acted(agent, state, step_types)
+    reward = trajectory.timesteps.reward.at[2].set(1e6)  # of LAST -> FIRST
+    other = trajectory._replace(timesteps=trajectory.timesteps._replace(reward=reward))
+    step = jax.jit(agent.learner_step)
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        step(jax.random.key(0), state, trajectory)[0],
+        step(jax.random.key(0), state, other)[0],
+    )
+
+
+def test_epsilon_decays_over_its_share_of_the_run():
+    config = pqn.Config(total_steps=1_000, exploration_share=0.2, epsilon=0.1)
+    got = [float(pqn.epsilon_after(config, x)) for x in (0.0, 100.0, 200.0, 900.0)]
+    np.testing.assert_allclose(got, [1.0, 0.55, 0.1, 0.1], rtol=1e-6)
+    assert pqn.epsilon_after(pqn.Config(epsilon=0.3), 0.0) == jnp.float32(0.3)
+
+
+def test_actors_explore_as_the_learner_has_counted():
+    """Two updates of 8 steps out of 100: of the 50 that decay, 16."""
+    config = pqn.Config(total_steps=100, exploration_share=0.5, minibatches=1)
+    agent = make(config)
+    state = agent.initial_learner_state(jax.random.key(0))
+    trajectory = acted(agent, state, np.full((3, 4), MID))
+    for _ in range(2):
+        state, _ = agent.learner_step(jax.random.key(0), state, trajectory)
+    epsilon = agent.actor_params(state).epsilon
+    np.testing.assert_allclose(epsilon, 1.0 - 0.95 * 16 / 50, rtol=1e-6)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
+def test_actions_are_random_as_often_as_epsilon_says(epsilon):
+    values, count = jnp.array([0.1, 3.0, -2.0]), 20_000
+    keys = jax.random.split(jax.random.key(0), count)
+    actions = jax.vmap(pqn.explore, (0, None, None))(keys, values, epsilon)
+    shares = np.bincount(np.asarray(actions), minlength=3) / count
+    expected = np.full(3, epsilon / 3) + (1 - epsilon) * np.array([0.0, 1.0, 0.0])
+    np.testing.assert_allclose(shares, expected, atol=0.015)
+
+
+def test_the_greedy_twin_takes_the_largest_value():
+    agent = make(pqn.Config(initial_epsilon=1.0, total_steps=100))
+    state = agent.initial_learner_state(jax.random.key(0))
+    timestep = jax.tree.map(lambda x: x[0], timesteps_of(np.full((1, 64), MID)))
+    keys, params = jax.random.split(jax.random.key(0), 64), agent.actor_params(state)
+    network = pqn.make_network(*SPECS, SMALL)
+    _, values = network.step(params.network, network.initial_memory(64), timestep)
+    memory = agent.initial_actor_state(64)
+    _, output = agent.greedy_actor_step(keys, params, memory, timestep)
+    np.testing.assert_array_equal(output.action, jnp.argmax(values, -1))
+    _, random = agent.actor_step(keys, params, memory, timestep)
+    assert (random.action != output.action).mean() > 0.4
+    assert isinstance(random, ActorOutput)
+    np.testing.assert_array_equal(random.extras, jnp.max(values, -1))
+
+
+def test_layers_are_normalized_unless_refused():
+    def scales(network):
+        params = network.init(jax.random.key(0))
+        return sum("LayerNorm" in str(x) for x, _ in jax.tree.leaves_with_path(params))
+
+    assert (
+        scales(pqn.make_network(*SPECS, pqn.NetworkConfig())) == 4
+    )  # 2 x (scale, bias)
+    assert scales(networks.actor_critic(*SPECS)) == 0
+
+
+def test_impossible_settings_are_one_line():
+    spec = Pendulum().action_spec()
+    with pytest.raises(UserError, match="PQN is for discrete actions"):
+        pqn.make_network(SPECS[0], spec)
+    with pytest.raises(UserError, match="epsilon is 1.5; it must be from 0 to 1"):
+        pqn.Config(epsilon=1.5)
+    with pytest.raises(UserError, match="shuffle is transitions"):
+        memory = dataclasses.replace(SMALL, memory="lstm")
+        make(pqn.Config(shuffle="transitions"), memory)
+    with pytest.raises(UserError, match="layer_norm is true"):
+        pqn.NetworkConfig(torso="resnet")
