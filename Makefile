@@ -11,8 +11,9 @@ before = (4,)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 # Three processes, a file of tests in one: most of their time is compilation, on one core,
-# and a third of it is waiting for other processes.
-TOGETHER = --numprocesses 3 --dist loadfile
+# and a third of it is waiting for other processes. In the order of `testpaths`, the longest
+# files first.
+TOGETHER = --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # What `make check` runs: two minutes on two cores.
 CHECK = tests/test_house.py tests/test_prose.py tests/envs_jax/classic_control tests/sebulba/test_cores.py \
@@ -23,7 +24,7 @@ CHECK = tests/test_house.py tests/test_prose.py tests/envs_jax/classic_control t
   networks/test_torsos.py parallel runs/test_listing.py runs/test_plot.py \
   runs/test_run_folder.py runs/test_sinks.py transformations/test_history.py)
 
-.PHONY: help demo check test test-oldest test-tpu lint clean
+.PHONY: help demo check test test-slow test-oldest test-tpu lint clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /make \1 - /p' Makefile
@@ -43,11 +44,14 @@ demo: .venv/ready  ## watch agents learn, in both architectures
 check: lint  ## lint, the house rules and the fast core tests: two minutes
 	@.venv/bin/pytest -q $(TOGETHER) $(CHECK)
 
-test: .venv/ready  ## all tests
-	@.venv/bin/pytest -q $(TOGETHER)
+test: .venv/ready  ## the tests that every change must pass
+	@.venv/bin/pytest -q $(TOGETHER) -m "not slow"
+
+test-slow: .venv/ready  ## the others: more cases and longer programs, before a release
+	@.venv/bin/pytest -q $(TOGETHER) -m slow
 
 test-oldest: .venv-oldest/ready  ## the core tests on the oldest jax that we support
-	@.venv-oldest/bin/pytest -q $(TOGETHER) -m core
+	@.venv-oldest/bin/pytest -q $(TOGETHER) -m "core and not slow"
 
 test-tpu: .venv-tpu/ready  ## what the TPU's compiler makes of our programs, without a TPU
 	@.venv-tpu/bin/pytest -q -m tpu

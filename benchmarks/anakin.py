@@ -44,12 +44,14 @@ class Config:
     cores: tuple[int, ...] = (1, os.cpu_count() or 1)
     seconds: float = 1.0
     """of each measurement, after compilation"""
+    steps: int = 200_000
+    """environment steps per program, so that launching it costs little"""
     memory: bool = True
     """also measure the memory of a run against its length"""
 
 
 def measure(
-    name: str, batch_size: int, unroll_length: int, cores: int, seconds: float
+    config: Config, name: str, batch_size: int, unroll_length: int, cores: int
 ) -> dict[str, float]:
     """Steps/s of the parts and of the whole, and seconds of compilation."""
     bare = envs_jax.make(name)
@@ -59,7 +61,7 @@ def measure(
     num_actions = bare.action_spec().num_values
     mesh = parallel.make_mesh(cores)
     steps = batch_size * unroll_length
-    repeats = max(1, 200_000 // steps)  # per program, so that launching it costs little
+    repeats, seconds = max(1, config.steps // steps), config.seconds
 
     def unroll(state, act):
         key, _ = training.unit_keys(state)
@@ -161,7 +163,7 @@ def speeds(config: Config) -> rich.table.Table:
     )
     for setting in rich.progress.track([*settings], "measuring"):
         cores, env, batch_size, unroll_length = setting
-        got = measure(env, batch_size, unroll_length, cores, config.seconds)
+        got = measure(config, env, batch_size, unroll_length, cores)
         limit = 1 / (1 / got["environment"] + 1 / got["learning"])
         numbers = [human(got[name]) for name in names]
         table.add_row(

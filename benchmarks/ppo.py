@@ -66,6 +66,8 @@ class Config:
     """environment steps of each measurement, a multiple of every setting's"""
     floor: bool = False
     """measure only the machine's limit"""
+    floor_rows: tuple[int, ...] = ()
+    """batch sizes of the floor's products; default: from 128 to 2,048"""
     floor_seconds: float = 0.2
     """seconds of each measurement of the limit"""
     timeout: float = 900.0
@@ -108,7 +110,8 @@ def measure(config: Config, who: Who, setting: str) -> dict:
     """The last line, JSON, that a separate process prints. {} if it fails."""
     numbers = [*setting.split("x"), config.steps]
     if who.name == "limit":
-        command = [sys.executable, SCRIPTS / "floor.py", str(config.floor_seconds)]
+        numbers = config.floor_seconds, *config.floor_rows
+        command = [sys.executable, SCRIPTS / "floor.py", *map(str, numbers)]
     elif who.name == "podracer":
         command = [
             sys.executable,

@@ -2,16 +2,24 @@
 
 import importlib.metadata
 import os
+import resource
 import shutil
 import signal
 import tempfile
 
-flags = ["--xla_force_host_platform_device_count=8"]
+import pytest
+
+flags = [
+    "--xla_force_host_platform_device_count=8",
+    # Programs run once or twice here: compiling them costs a quarter without optimizations.
+    "--xla_backend_optimization_level=0",
+    "--xla_cpu_use_fusion_emitters=false",
+]
 # jaxlib 0.7 does not know these two, and XLA aborts at a flag that it does not know.
 if not importlib.metadata.version("jaxlib").startswith("0.7."):
     flags += [
         "--xla_cpu_collective_call_warn_stuck_timeout_seconds=10",
-        "--xla_cpu_collective_call_terminate_timeout_seconds=60",
+        "--xla_cpu_collective_call_terminate_timeout_seconds=300",
     ]
 
 # Variables rather than jax.config: the processes that tests start inherit them.
@@ -30,6 +38,16 @@ for number, handler in (
 ):
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def bounded_memory():
+    """A process of more than 2 GiB forgets what it has compiled: three share a machine."""
+    yield
+    import jax  # not before its variables
+
+    if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > 2 * 2**20:  # KiB
+        jax.clear_caches()
 
 
 def pytest_configure():

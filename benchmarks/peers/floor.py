@@ -1,6 +1,6 @@
 """What XLA reaches on this machine of the arithmetic that PPO cannot do without.
 
-    JAX_NUM_CPU_DEVICES=2 python floor.py [SECONDS]
+    JAX_NUM_CPU_DEVICES=2 python floor.py [SECONDS [ROWS...]]
 
 Plain JAX, nothing of podracer's. FLOP/s of the product of [rows, 64] and [64, 64] and of
 the two products of its gradient, and tanh/s, of all devices together, in loops whose data
@@ -85,7 +85,7 @@ def seconds_of(body, rows: int, seconds: float) -> float:
     return best
 
 
-def main(seconds: float) -> None:
+def main(seconds: float, *sizes: float) -> None:
     products = (forward, input_gradient, weight_gradient, weight_gradient_transposed)
     work = {body: 2 * UNITS**2 for body in products} | {tanh: UNITS}  # a row
     rates = {
@@ -96,7 +96,7 @@ def main(seconds: float) -> None:
             / seconds_of(body, rows, seconds)
             for body, count in work.items()
         }
-        for rows in ROWS
+        for rows in [*map(int, sizes)] or ROWS
     }
     print(json.dumps({"devices": jax.device_count(), "rates": rates}))
 

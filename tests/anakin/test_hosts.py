@@ -64,6 +64,7 @@ def test_any_number_of_hosts_computes_the_same(tmp_path):
         many_hosts.assert_same(kept, *one)
 
 
+@pytest.mark.slow
 def test_what_is_shared_stays_the_same_bits_on_every_core_of_every_host(tmp_path):
     first, second = trained(tmp_path, 2, 2, updates=1_000)
     for name in first.keys() - {"seen"}:

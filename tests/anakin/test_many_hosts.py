@@ -69,6 +69,7 @@ def test_the_first_host_keeps_the_run(whole):
     assert last(whole / "metrics.jsonl")["steps"] == STEPS
 
 
+@pytest.mark.slow
 def test_a_host_killed_at_any_moment_costs_nothing(whole, tmp_path):
     """All end in time; the resumed run ends in the same bits."""
     moments, run, killed = random.Random(0), tmp_path / "run", 0

@@ -139,6 +139,7 @@ def test_the_value_function_of_features_learns():
     assert metrics["loss/value"] < first
 
 
+@pytest.mark.slow
 def test_a_population_is_its_lifetimes_alone():
     """So are its gradient, and what becomes of each lifetime."""
     weights = META.init(jax.random.key(0))
@@ -211,7 +212,10 @@ def test_lifetimes_are_of_all_ages_and_are_reborn(whole):
     assert max(jax.tree.leaves(moved)) > 0.01  # Adam's steps are about the rate
 
 
-@pytest.mark.parametrize("cores", [1, 4, 8])
+SLOW = [pytest.param(cores, marks=pytest.mark.slow) for cores in (1, 4)]
+
+
+@pytest.mark.parametrize("cores", [*SLOW, 8])
 def test_cores_do_not_matter(cores, whole):
     for (state, row), (expected, other) in zip(train(cores), whole, strict=True):
         state = jax.device_get(data(state))
@@ -268,6 +272,7 @@ FLAGS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_command_is_killed_and_resumed_and_leaves_the_same_rule(tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"

@@ -40,10 +40,14 @@ def whole(tmp_path_factory):
     return folder / "run"
 
 
+SLOW = pytest.param(10, marks=pytest.mark.slow)
+
+
 @pytest.mark.timeout(600)
-def test_killed_at_10_moments_it_ends_as_if_never(tmp_path, whole):
+@pytest.mark.parametrize("count", [3, SLOW])
+def test_killed_at_any_moments_it_ends_as_if_never(tmp_path, whole, count):
     chance, number = random.Random(0), 0
-    moments = [chance.uniform(0.0, 0.5) for _ in range(10)]
+    moments = [chance.uniform(0.0, 0.5) for _ in range(count)]
     while moments:
         folder = tmp_path / str(number)
         moments = run_with_kills(folder, "anakin", *ARGUMENTS, moments=moments)

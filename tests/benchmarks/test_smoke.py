@@ -13,7 +13,7 @@ from tests.disco_files import random_rule
 ROOT = Path(__file__).parents[2]
 SMALL = {
     "anakin": "--envs catch --batch-sizes 8 --unroll-lengths 4 --cores 1 --seconds 0.01 "
-    "--no-memory",
+    "--steps 320 --no-memory",
     "checkpoints": "--hidden 8 --batch-size 32 --saves 1 --turns 1",
     "convolution": "--torsos minatar --seconds 0.01",
     "disco": f"--rule {random_rule()} --batch-size 2 --unroll-length 2 --units 4",
@@ -26,12 +26,13 @@ SMALL = {
     "--rule.memory-size 2 --rule.embedding-size 2",
     "muzero": "--simulations 2 --policies gumbel --batch-size 4 --unroll-length 2 "
     "--hidden-size 4 --updates 2 --seconds 0.01 --trajectories 2 --repeats 1",
-    "ppo": "--settings 8x16 --cores 1 --repeats 1 --steps 512 --floor-seconds 0.001",
+    "ppo": "--settings 8x16 --cores 1 --repeats 1 --steps 512 --floor-seconds 0.001 "
+    "--floor-rows 128",
     "random_play": "catch 8 4 0.01",
     "scaling": """--unroll-length 4 --seconds 0.5 --one {"batch_size":4096}""",
     "sebulba": "--settings cartpole --batch-sizes 4 --unroll-lengths 4 "
     "--threads-per-core 1 --cores 2 --seconds 0.1",
-    "peers.floor": "0.001",
+    "peers.floor": "0.001 128",
     "peers.sb3_halfcheetah": "--out curve.jsonl",
 }
 EXPECTED = {

@@ -20,6 +20,7 @@ MUZERO = PRESETS["muzero"]["small"]
 CONFIGS = {
     "impala": impala.Config(learning_rate=2e-3, entropy_cost=0.01, total_steps=400_000),
     "ppo": ppo.Config(learning_rate=1e-3, total_steps=400_000),
+    "pqn": dataclasses.replace(PRESETS["pqn"]["small"].config, total_steps=400_000),
     "batch_ppo": batch_ppo.Config(
         episodes_per_update=40, max_episode_length=10, learning_rate=3e-3, epochs=10
     ),
@@ -80,9 +81,16 @@ def in_sebulba(agent):
     )
 
 
-@pytest.mark.parametrize("train", [in_anakin, in_sebulba])
 # MuZero needs more updates than a test has time for.
-@pytest.mark.parametrize("name", [x for x in AGENTS if x in CONFIGS and x != "muzero"])
+LEARNS = [
+    pytest.param(name, marks=[pytest.mark.slow] * (name not in ("impala", "ppo")))
+    for name in CONFIGS
+    if name != "muzero"
+]
+
+
+@pytest.mark.parametrize("train", [in_anakin, in_sebulba])
+@pytest.mark.parametrize("name", LEARNS)
 def test_every_agent_learns_catch_in_both(name, train):
     agent = make_agent(name, envs_jax.make("catch"))
     rows = []
@@ -130,6 +138,7 @@ def test_a_trajectory_has_the_same_loss_in_both():
     )
 
 
+@pytest.mark.slow
 def test_envpool_cartpole():
     """In lock-step, so that the test is the same each time."""
     make_environment = host("CartPole-v1")

@@ -258,6 +258,7 @@ def test_a_hanging_environment_does_not_hold_the_end_up(capsys, monkeypatch):
     assert not actor_threads()
 
 
+@pytest.mark.slow
 def test_10_000_updates_take_no_more_memory_or_threads():
     import resource
 

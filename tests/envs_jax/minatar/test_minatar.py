@@ -75,6 +75,7 @@ RANDOM = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GAMES)
 def test_a_random_policy_has_the_mean_return_of_the_original(name):
     environment, copies = AutoReset(GAMES[name]()), 512

@@ -335,7 +335,9 @@ def test_a_value_learning_rate_of_0_in_an_old_configuration_means_none():
     assert command.filled(Config(), values).value_learning_rate == 1e-3
 
 
-@pytest.mark.parametrize("memory", ["gru", "lstm"])
+@pytest.mark.parametrize(
+    "memory", ["gru", pytest.param("lstm", marks=pytest.mark.slow)]
+)
 def test_a_memory_starts_anew_with_each_episode(memory):
     network = dataclasses.replace(NETWORK, memory=memory, memory_size=4)
     agent = make(network=network)

@@ -107,7 +107,12 @@ def test_sebulba_takes_the_same_environment(here, env, capsys):
     ("program", "env", "flags"),
     [
         ("anakin", "my_env:Chase", "--cores 2 --updates-per-report 1"),
-        ("sebulba", "jax:my_env:Chase", "--cores 3 --learner-cores 2"),
+        pytest.param(
+            "sebulba",
+            "jax:my_env:Chase",
+            "--cores 3 --learner-cores 2",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_killed_run_resumes(here, program, env, flags):
