@@ -7,10 +7,10 @@ from typing import Any
 
 FILE = "checksums.json"
 CHUNK = 2**22  # bytes read at once
-# Orbax's file about the whole checkpoint, which it writes in a thread of its own: at the time
-# of the checksums it may be half-written, and the time of the commit is added afterwards. So
-# its fields are recorded one by one, if they can be read by then; nothing here reads the file.
-METADATA, COMMIT_TIME = "_CHECKPOINT_METADATA", "commit_timestamp_nsecs"
+# Orbax's file about the whole checkpoint, which it writes in a thread of its own, and again
+# after the checksums: a checkpoint may be read, or its process killed, in the middle of that.
+# Nothing here reads the file, so that it has no checksum.
+METADATA = "_CHECKPOINT_METADATA"
 
 
 def write(folder: Path) -> None:
@@ -29,9 +29,7 @@ def problem(folder: Path) -> str | None:
         return f"damaged ({FILE} is no JSON)"
     if not isinstance(wanted, dict):
         return f"damaged ({FILE} holds no checksums)"
-    fields, now = wanted.pop(METADATA, {}), found.pop(METADATA, {})
-    if not isinstance(fields, dict) or any(now.get(x) != fields[x] for x in fields):
-        return f"damaged ({METADATA} has changed)"
+    wanted.pop(METADATA, None)  # in those of earlier versions
     for name in sorted(wanted.keys() | found.keys()):
         if name not in found:
             return f"damaged ({name} is missing)"
@@ -41,11 +39,9 @@ def problem(folder: Path) -> str | None:
 
 
 def _of(folder: Path) -> dict[str, Any]:
-    """[size, CRC-32] of each file of a checkpoint, by its path in the folder; of the
-    metadata the CRC-32 of each field."""
+    """[size, CRC-32] of each file of a checkpoint, by its path in the folder."""
     files = (path for path in sorted(folder.glob("*/**/*")) if path.is_file())
-    found = {str(path.relative_to(folder)): _of_file(path) for path in files}
-    return found | {METADATA: _fields(folder / METADATA)}
+    return {str(path.relative_to(folder)): _of_file(path) for path in files}
 
 
 def _of_file(path: Path) -> list[int]:
@@ -54,16 +50,3 @@ def _of_file(path: Path) -> list[int]:
         while chunk := file.read(CHUNK):
             size, crc = size + len(chunk), zlib.crc32(chunk, crc)
     return [size, crc]
-
-
-def _fields(path: Path) -> dict[str, int]:
-    """The CRC-32 of each field of the metadata; empty where they cannot be read."""
-    try:
-        fields = json.loads(path.read_bytes())
-        fields.pop(COMMIT_TIME, None)
-    except (OSError, ValueError, RecursionError, AttributeError, TypeError):
-        return {}
-    return {
-        name: zlib.crc32(json.dumps(x, sort_keys=True).encode())
-        for name, x in fields.items()
-    }

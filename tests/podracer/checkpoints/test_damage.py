@@ -59,12 +59,10 @@ def saved(tmp_path_factory):
     return folder
 
 
-def is_harmless(name, damage):
-    """Whether it may touch only what Orbax writes after the checksums: a marker file, and
-    the time in its metadata. Nothing reads either."""
-    return str(name) == "commit_success.txt" or (
-        str(name) == METADATA and damage is flip
-    )
+def is_harmless(name):
+    """Whether it touches what Orbax writes after the checksums, and nothing reads: a marker
+    file, and its metadata."""
+    return str(name) in ("commit_success.txt", METADATA)
 
 
 def files_of(folder):
@@ -95,7 +93,7 @@ def test_a_damaged_file_is_named_and_an_older_checkpoint_used(
         newest, _ = found.to_resume(folder)
         said = capsys.readouterr().out.splitlines()
         if newest == 6:
-            assert is_harmless(name, damage) and not said
+            assert is_harmless(name) and not said
             assert_restored(folder, 6)
             continue
         (line,) = said
@@ -115,7 +113,7 @@ def test_where_none_is_left_one_line_names_the_damage(saved, tmp_path, capsys, d
         folder = tmp_path / str(number)
         shutil.copytree(saved / "6", folder / "6")
         damage(folder / "6" / name)
-        if is_harmless(name, damage) and found.newest(folder)[0] == 6:
+        if is_harmless(name) and found.newest(folder)[0] == 6:
             continue
         with pytest.raises(UserError) as error:
             Checkpoints(folder).restore(state(0), LAYOUT)
@@ -158,16 +156,12 @@ def test_other_names_are_no_checkpoints(saved, tmp_path):
     assert found.steps(tmp_path / "nowhere") == []
 
 
-@pytest.mark.parametrize("first", [b"", b'{"item_hand', b'{"metrics": null}'])
-def test_metadata_that_orbax_writes_late_is_no_damage(tmp_path, first):
-    """Orbax writes them in a thread of its own, before or after the checksums."""
+@pytest.mark.parametrize("late", [b"", b'{"item_hand', b'{"metrics": null}'])
+def test_metadata_that_orbax_writes_late_is_no_damage(tmp_path, late):
+    """Orbax's thread may be in the middle of it when a checkpoint is read or a run killed."""
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / "data").write_bytes(b"1234")
-    (tmp_path / METADATA).write_bytes(first)
+    (tmp_path / METADATA).write_bytes(b'{"metrics": 1}')
     checksums.write(tmp_path)
-    late = b'{"metrics": null, "commit_timestamp_nsecs": 7}'
     (tmp_path / METADATA).write_bytes(late)
     assert checksums.problem(tmp_path) is None
-    checksums.write(tmp_path)
-    (tmp_path / METADATA).write_bytes(late.replace(b"null", b"1"))
-    assert checksums.problem(tmp_path) == f"damaged ({METADATA} has changed)"
