@@ -47,14 +47,15 @@ check: lint  ## lint, the house rules and the fast core tests: two minutes
 test: .venv/ready  ## the tests that every change must pass
 	@.venv/bin/pytest -q $(TOGETHER) -m "not slow"
 
-test-slow: .venv/ready  ## the others: more cases and longer programs, before a release
-	@.venv/bin/pytest -q $(TOGETHER) -m slow
+test-slow: .venv/ready .venv-tpu/ready  ## the others: more cases and longer programs, before a release
+	@.venv/bin/pytest -q $(TOGETHER) -m "slow and not tpu"
+	@.venv-tpu/bin/pytest -q -m "slow and tpu"
 
 test-oldest: .venv-oldest/ready  ## the core tests on the oldest jax that we support
 	@.venv-oldest/bin/pytest -q $(TOGETHER) -m "core and not slow"
 
 test-tpu: .venv-tpu/ready  ## what the TPU's compiler makes of our programs, without a TPU
-	@.venv-tpu/bin/pytest -q -m tpu
+	@.venv-tpu/bin/pytest -q -m "tpu and not slow"
 
 lint: .venv/ready  ## format, style, and the types of the public contract
 	@.venv/bin/ruff format --check .

@@ -90,7 +90,10 @@ def trained(
 
 # Of two agents on the oldest jax too: eight cores' programs take long to compile.
 OLDEST = ("ppo-continuous", "batch_ppo")
-MARKED = [pytest.param(x, marks=[pytest.mark.core] * (x in OLDEST)) for x in CASES]
+# Another case of the same agents, or an agent whose programs compile for half a minute.
+SLOW = ("ppo-recurrent", "impala-continuous", "disco", "muzero")
+MARKS = {x: pytest.mark.core for x in OLDEST} | {x: pytest.mark.slow for x in SLOW}
+MARKED = [pytest.param(x, marks=[MARKS[x]] if x in MARKS else []) for x in CASES]
 
 
 @pytest.mark.parametrize("case", MARKED)

@@ -57,6 +57,7 @@ def trained(folder, count, cores, updates=50, ends_after=None):
     return many_hosts.kept(folder, train, [[cores, updates, ends_after]] * count)
 
 
+@pytest.mark.slow
 def test_any_number_of_hosts_computes_the_same(tmp_path):
     one, two, four = (trained(tmp_path, n, 4 // n) for n in (1, 2, 4))
     assert one[0]["updates"] == 50

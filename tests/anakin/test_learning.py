@@ -75,6 +75,7 @@ def test_catch_in_less_than_20_seconds():
     assert metrics["training_seconds"] < 20.0
 
 
+@pytest.mark.slow
 def test_cartpole_with_five_seeds():
     means = []
     for seed in range(5):

@@ -91,6 +91,7 @@ def test_a_host_killed_at_any_moment_costs_nothing(whole, tmp_path):
     interruptions.assert_equal(run, whole)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_another_number_of_hosts(whole, tmp_path):
     """With two cores on one host as with one on each of two, to rounding."""
     processes = train(tmp_path, "--run", "run")

@@ -47,7 +47,11 @@ def last(iterator):
 
 
 @pytest.mark.parametrize(
-    ("module", "name"), [(impala, "learning_rate"), (ppo, "entropy_cost")]
+    ("module", "name"),
+    [
+        (impala, "learning_rate"),
+        pytest.param(ppo, "entropy_cost", marks=pytest.mark.slow),
+    ],
 )
 def test_each_is_the_run_that_it_would_be_alone(module, name):
     environment, values = envs_jax.make("catch"), [1e-3, 3e-3, 1e-3, 3e-3]

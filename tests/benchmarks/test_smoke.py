@@ -76,7 +76,11 @@ def run(name, folder):
     runpy.run_module(f"benchmarks.{name}", run_name="__main__")
 
 
-@pytest.mark.parametrize("name", SMALL)
+SLOW = ("muzero",)  # compiles many searches
+NAMES = [pytest.param(x, marks=[pytest.mark.slow] * (x in SLOW)) for x in SMALL]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_it_runs(name, tmp_path):
     process = interruptions.processes.Process(target=run, args=(name, tmp_path))
     process.start()

@@ -64,7 +64,10 @@ def test_continuous_actions_of_a_simulator(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGTERM, 0), (signal.SIGINT, 130)],  # saved, both
+    [  # saved, both
+        (signal.SIGTERM, 0),
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow),
+    ],
 )
 def test_a_signal_ends_a_run_soon(number, code, tmp_path):
     process = start("train", *SMALL, "--total-steps", str(10**12), cwd=tmp_path)

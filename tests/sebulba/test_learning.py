@@ -83,7 +83,7 @@ def in_sebulba(agent):
 
 # MuZero needs more updates than a test has time for.
 LEARNS = [
-    pytest.param(name, marks=[pytest.mark.slow] * (name not in ("impala", "ppo")))
+    pytest.param(name, marks=[pytest.mark.slow] * (name != "impala"))
     for name in CONFIGS
     if name != "muzero"
 ]
@@ -164,6 +164,7 @@ def test_envpool_cartpole():
     assert mean_return(rows, last=10) >= 475
 
 
+@pytest.mark.slow
 def test_a_recurrent_agent_remembers():
     make_environment = host("jax:memory-chain", length=3)
     agent = make_agent(

@@ -67,6 +67,7 @@ def test_a_run_trains_resumes_and_plays(command, tmp_path):
     assert loading.restore("run").updates == 6
 
 
+@pytest.mark.slow
 def test_runs_side_by_side_share_the_rule():
     flags = "--update-rule rule.safetensors --run run --sweep alpha-y=0,1"
     anakin.train(f"{IN[anakin]} {flags}".split())

@@ -218,6 +218,7 @@ def test_any_file_may_be_damaged(case, tmp_path, seed):
 @FUZZ
 @given(seed=st.integers(0, 2**64 - 1))
 @pytest.mark.timeout(36_000)
+@pytest.mark.slow
 def test_any_value_may_be_odd(case, tmp_path, seed):
     chance = random.Random(seed)
     folder = damaged_copy(case, tmp_path)

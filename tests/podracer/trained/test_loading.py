@@ -177,6 +177,7 @@ def test_a_run_of_the_other_architecture_is_one_line(catch, tmp_path):
             called(flags)
 
 
+@pytest.mark.slow
 def test_games_are_whole_whatever_an_episode_was(pong, capsys):
     flags = "--episodes 2 --max-steps 30 --environments 2"
     sebulba_command.evaluate([str(pong), *flags.split()])

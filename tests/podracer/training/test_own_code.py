@@ -39,7 +39,7 @@ def rows(folder):
     ]
 
 
-@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("cores", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_anakin_walks_the_whole_length(here, cores, capsys):
     names = f"{OWN} --env my_env:Chase"
     flags = (

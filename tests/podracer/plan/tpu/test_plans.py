@@ -73,7 +73,9 @@ SIZES = {
 }
 UNROLL_LENGTH = 4
 CASES = pytest.mark.parametrize("name", CONFIGS)
-PLACES = pytest.mark.parametrize("place", SLICES)
+SLOW = {"v5e:2x4": pytest.mark.slow}
+MARKED = [pytest.param(x, marks=SLOW.get(x, ())) for x in SLICES]
+PLACES = pytest.mark.parametrize("place", MARKED)
 
 
 @cache
