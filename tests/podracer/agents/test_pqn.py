@@ -15,8 +15,6 @@ from podracer.agents import pqn
 from podracer.errors import UserError
 from podracer.learning import losses
 
-pytestmark = pytest.mark.core
-
 SPECS = Catch().observation_spec(), Catch().action_spec()
 DEFAULT = pqn.Config()
 SMALL = pqn.NetworkConfig(hidden_sizes=(8,))
@@ -56,6 +54,7 @@ def target_by_hand(values, timesteps, discount_factor, trace_decay):
     return targets[::-1]
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("discount", [0.0, 1.0])  # of LAST: terminated, truncated
 def test_targets_are_those_of_a_slow_loop(discount):
     length, rng = 6, np.random.default_rng(0)
@@ -134,6 +133,7 @@ def test_epsilon_decays_over_its_share_of_the_run():
     assert pqn.epsilon_after(pqn.Config(epsilon=0.3), 0.0) == jnp.float32(0.3)
 
 
+@pytest.mark.core
 def test_actors_explore_as_the_learner_has_counted():
     """Two updates of 8 steps out of 100: of the 50 that decay, 16."""
     config = pqn.Config(total_steps=100, exploration_share=0.5, minibatches=1)
