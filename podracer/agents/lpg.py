@@ -8,8 +8,6 @@ import functools
 import math
 from typing import Any, Literal
 
-import dm_env
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
@@ -136,23 +134,13 @@ def make_network(
     actions = heads.number_of_actions(action_spec, "LPG")
     if config.table:
         return _table(observation_spec, actions, config.prediction_size)
-    config = networks.with_torso(observation_spec, config)
-    return networks.build(observation_spec, config, Heads(config, actions))
 
+    def predict(features):
+        policy = heads.PolicyHead("one of", (actions,), config.head)
+        y = torsos.dense(config.prediction_size, name="prediction_head")
+        return rule.Predictions(policy(features), Categorical(y(features)))
 
-class Heads(nn.Module):
-    """(memory [B, ...], timesteps [T, B, ...]) -> (memory, Predictions [T, B, ...])."""
-
-    config: NetworkConfig
-    number_of_actions: int
-
-    @nn.compact
-    def __call__(self, memory: tuple, timesteps: dm_env.TimeStep):
-        branch = networks.Branch(self.config, name="shared")
-        after, features = branch(memory[0], timesteps)
-        policy = heads.PolicyHead("one of", (self.number_of_actions,), self.config.head)
-        y = torsos.dense(self.config.prediction_size, name="prediction_head")(features)
-        return (after,), rule.Predictions(policy(features), Categorical(y))
+    return networks.with_heads(observation_spec, config, predict)
 
 
 def _table(observation_spec: Any, actions: int, predictions: int) -> networks.Network:

@@ -5,6 +5,7 @@ from podracer.networks.building import (
     SAMPLES,
     actor_critic,
     build,
+    with_heads,
     with_torso,
 )
 from podracer.networks.modules import Branch, Config
@@ -20,5 +21,6 @@ __all__ = [
     "actor_critic",
     "build",
     "last_predictions",
+    "with_heads",
     "with_torso",
 ]

@@ -7,7 +7,6 @@ are an MLP whose last layer is linear, here `embedding_size`.
 import dataclasses
 from typing import Any, NamedTuple
 
-import dm_env
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -15,7 +14,7 @@ from dm_env import specs
 
 from podracer.errors import UserError, check_at_least_one
 from podracer.networks import heads, modules, torsos
-from podracer.networks.building import build, with_torso
+from podracer.networks.building import with_heads
 from podracer.networks.network import Network
 from podracer.networks.policies import Categorical
 
@@ -75,37 +74,26 @@ def action_model(
     Raises UserError for other actions, and as `networks.actor_critic` does.
     """
     actions = heads.number_of_actions(action_spec, "Disco103")
-    config = with_torso(observation_spec, config)
-    return build(observation_spec, config, ActionModel(config, actions))
 
-
-class ActionModel(nn.Module):
-    """(memory [B, ...], timesteps [T, B, ...]) -> (memory, Predictions [T, B, ...])."""
-
-    config: Config
-    num_actions: int
-
-    @nn.compact
-    def __call__(self, memory: tuple, timesteps: dm_env.TimeStep):
-        config, (memory,) = self.config, memory
-        memory, features = modules.Branch(config, name="shared")(memory, timesteps)
+    def predict(features):
         features = dense(config.embedding_size, "embedding")(features)
-        policy = dense(self.num_actions, "policy_head", HEAD_INIT)(features)
+        policy = dense(actions, "policy_head", HEAD_INIT)(features)
         y = dense(PREDICTION_SIZE, "y_head", HEAD_INIT)(features)
-        hidden = OneStep(config.model_size, self.num_actions, name="model")(features)
+        hidden = OneStep(config.model_size, actions, name="model")(features)
 
         def head(name: str, size: int) -> jax.Array:
             x = nn.relu(dense(config.head_size, f"{name}_hidden")(hidden))
             return dense(size, f"{name}_head")(x)
 
-        predictions = Predictions(
+        return Predictions(
             Categorical(policy),
             y,
             z=head("z", PREDICTION_SIZE),
             q=head("q", NUM_BINS),
-            next_policy=head("next_policy", self.num_actions),
+            next_policy=head("next_policy", actions),
         )
-        return (memory,), predictions
+
+    return with_heads(observation_spec, config, predict)
 
 
 class OneStep(nn.Module):

@@ -13,7 +13,7 @@ from dm_env import specs
 from podracer.agent import Key, PyTree
 from podracer.errors import UserError
 from podracer.networks import heads, torsos
-from podracer.networks.modules import ActorCritic, Config, make_cells
+from podracer.networks.modules import ActorCritic, Config, WithHeads, make_cells
 from podracer.networks.network import Network
 from podracer.parallel import largest_divisor
 
@@ -35,6 +35,17 @@ def actor_critic(
     config = with_torso(observation_spec, config)
     module = ActorCritic(config, *heads.kind_of(action_spec))
     return build(observation_spec, config, module, 2 if config.separate_value else 1)
+
+
+def with_heads(
+    observation_spec: Any, config: Config, predict: Callable[[jax.Array], PyTree]
+) -> Network:
+    """A network of one branch with the heads `predict(features [T, B, F])`, flax layers.
+
+    Raises UserError as `actor_critic` does for observations.
+    """
+    config = with_torso(observation_spec, config)
+    return build(observation_spec, config, WithHeads(config, predict))
 
 
 def build(

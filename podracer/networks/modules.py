@@ -1,6 +1,7 @@
 """The flax modules of an actor-critic network, and its configuration."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Literal
 
 import dm_env
@@ -108,6 +109,19 @@ class Branch(nn.Module):
             carry, features = Core(cell)(carry, features, timesteps.first())
             after.append(carry)
         return tuple(after), features
+
+
+class WithHeads(nn.Module):
+    """(memory, timesteps [T, B, ...]) -> (memory, heads(features [T, B, F])), in one branch."""
+
+    config: Config
+    heads: Callable[[jax.Array], PyTree]  # called in this module, which owns its layers
+
+    @nn.compact
+    def __call__(self, memory: tuple, timesteps: dm_env.TimeStep):
+        branch = Branch(self.config, name="shared")
+        after, features = branch(memory[0], timesteps)
+        return (after,), self.heads(features)
 
 
 class Core(nn.Module):
