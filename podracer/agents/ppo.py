@@ -28,7 +28,6 @@ from podracer.agent import (
 )
 from podracer.errors import check_ranges
 from podracer.learning import losses, minibatches, optimizers
-from podracer.learning.gradients import mean_gradient
 from podracer.networks import Network, last_predictions
 from podracer.parallel import AVERAGE, Average
 
@@ -152,17 +151,13 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
             config, shared.updates, batch.mask.size * average.cores
         )
 
+        descend = minibatches.gradient_step(loss, optimizer, learning_rate, average)
+
         def step(state, rows, memory):
-            params, opt_state = state
             if config.normalize_advantages == "minibatch":
                 advantage = losses.standardize(rows.advantage, rows.mask, average)
                 rows = rows._replace(advantage=advantage)
-            gradients, metrics = mean_gradient(
-                loss, params, rows, memory, rows.mask.size, average
-            )
-            return optimizers.descend(
-                optimizer, gradients, opt_state, params, learning_rate
-            ), metrics
+            return descend(state, rows, memory)
 
         def enough(metrics):
             # Of all cores, even where one has seen a NaN.

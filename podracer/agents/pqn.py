@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import dm_env
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import optax
@@ -24,7 +23,6 @@ from podracer import networks
 from podracer.agent import ActorOutput, Agent, LearnerState, PyTree, with_last
 from podracer.errors import check_ranges
 from podracer.learning import losses, minibatches, optimizers
-from podracer.learning.gradients import mean_gradient
 from podracer.networks import heads, torsos
 from podracer.parallel import AVERAGE, Average
 
@@ -148,17 +146,8 @@ def make_agent(
         steps = batch.mask.size * average.cores
         learning_rate = optimizers.learning_rate(config, shared.updates, steps)
 
-        def step(state, rows, memory):
-            params, opt_state = state
-            gradients, metrics = mean_gradient(
-                loss, params, rows, memory, rows.mask.size, average
-            )
-            return optimizers.descend(
-                optimizer, gradients, opt_state, params, learning_rate
-            ), metrics
-
         (params, opt_state), metrics = minibatches.learn(
-            step,
+            minibatches.gradient_step(loss, optimizer, learning_rate, average),
             (shared.params, shared.opt_state),
             batch,
             trajectory.actor_state,
@@ -225,18 +214,8 @@ def make_network(
     Raises UserError for actions other than a single choice, and as `networks.actor_critic`.
     """
     actions = heads.number_of_actions(action_spec, "PQN")
-    config = networks.with_torso(observation_spec, config)
-    return networks.build(observation_spec, config, Heads(config, actions))
 
+    def value_head(features):
+        return torsos.dense(actions, "value_head")(features)
 
-class Heads(nn.Module):
-    """(memory [B, ...], timesteps [T, B, ...]) -> (memory, action values [T, B, A])."""
-
-    config: NetworkConfig
-    number_of_actions: int
-
-    @nn.compact
-    def __call__(self, memory: tuple, timesteps: dm_env.TimeStep):
-        branch = networks.Branch(self.config, name="shared")
-        after, features = branch(memory[0], timesteps)
-        return (after,), torsos.dense(self.number_of_actions, "value_head")(features)
+    return networks.with_heads(observation_spec, config, value_head)

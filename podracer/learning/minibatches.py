@@ -6,10 +6,14 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from podracer.agent import Key, Metrics, PyTree
 from podracer.errors import UserError, check_at_least_one
+from podracer.learning import optimizers
+from podracer.learning.gradients import mean_gradient
 from podracer.networks import Network
+from podracer.parallel import Average
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +79,33 @@ def learn(
         goes_on, lambda carry: epoch(*carry[:2]), epoch(0, state)
     )
     return state, metrics | {"epochs": epochs.astype(jnp.float32)}
+
+
+def gradient_step(
+    loss: Callable,
+    optimizer: optax.GradientTransformation,
+    learning_rate: jax.Array,
+    average: Average,
+) -> Callable[[Any, PyTree, PyTree], tuple[Any, Metrics]]:
+    """A step for `learn` by the mean gradient over all cores; the state is (params, opt_state).
+
+    Args:
+      loss: as for `mean_gradient`; its rows have a `mask`.
+      optimizer: without the learning rate, see `optimizers.descend`.
+      learning_rate: float32 [].
+      average: over the learner cores.
+    """
+
+    def step(state, rows, memory):
+        params, opt_state = state
+        gradients, metrics = mean_gradient(
+            loss, params, rows, memory, rows.mask.size, average
+        )
+        return optimizers.descend(
+            optimizer, gradients, opt_state, params, learning_rate
+        ), metrics
+
+    return step
 
 
 def check_network(network: Network, config: Config) -> None:
