@@ -117,7 +117,11 @@ def test_what_follows_an_end_is_not_learned():
     step_types[1], step_types[2] = LAST, FIRST
     trajectory = acted(agent, state, step_types)
     reward = trajectory.timesteps.reward.at[2].set(1e6)  # of LAST -> FIRST
-    other = trajectory._replace(timesteps=trajectory.timesteps._replace(reward=reward))
+    action = trajectory.outputs.action
+    other = trajectory._replace(
+        timesteps=trajectory.timesteps._replace(reward=reward),
+        outputs=trajectory.outputs._replace(action=action.at[1].set(2 - action[1])),
+    )
     step = jax.jit(agent.learner_step)
     jax.tree.map(
         np.testing.assert_array_equal,
