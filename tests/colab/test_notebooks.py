@@ -43,7 +43,6 @@ def test_there_is_one():
 
 @each
 @pytest.mark.core
-@pytest.mark.timeout(120)
 def test_it_runs(path, tmp_path, monkeypatch):
     """At a small size, in a kernel of this Python, and shows the kinds that are committed."""
     monkeypatch.setenv("PODRACER_NOTEBOOK_STEPS", "2_000")
