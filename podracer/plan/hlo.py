@@ -96,8 +96,8 @@ class Module:
     def steps(self) -> list[Step]:
         """All instructions that run. A loop of unknown length counts as running once.
 
-        The first such loop is that over the updates: what is inside it is counted in an
-        update. A program without one is one update.
+        The outermost such loop is that over the updates: what is inside it is counted in
+        an update. A program without one is one update.
         """
         steps = list(self._walk(self.entry, 1, False, False))
         if any(step.inside for step in steps):
@@ -108,7 +108,9 @@ class Module:
         for x in self.computations[name].values():
             yield Step(x, name, times, inside, fused)
             trips = self.trips(x, name) if x.opcode == "while" else 1
-            deeper = inside or not trips
+            # Not a loop inside of an update, as a search's, where the compiler has
+            # unrolled that over the updates: its name has the loops around it in Python.
+            deeper = inside or not (trips or x.attribute(r'op_name="[^"]*(while/body)'))
             for called in self._called(x):
                 yield from self._walk(
                     called, times * (trips or 1), deeper, fused or x.opcode == "fusion"

@@ -153,8 +153,6 @@ def test_anakin(name, place):
 @PLACES
 @CASES
 def test_sebulba(name, place):
-    if name == "muzero" and place != "v5e:1x1":
-        pytest.skip("its all-reduce is found in another form: not understood yet")
     slice = slice_of(place)
     hosts = [split(cores) for cores in slice.hosts]
     learners = [core for host in hosts for core in host.learners]
