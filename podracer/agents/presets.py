@@ -231,11 +231,20 @@ _LPG = {
 }
 
 _MUZERO = {
+    # ours, found on Catch: a model needs many updates from few steps
     "small": Preset(
-        muzero.Config(policy="gumbel", num_simulations=8, learning_rate=3e-3),
+        muzero.Config(
+            policy="gumbel",
+            num_simulations=8,
+            discount_factor=0.99,
+            learning_rate=2e-3,
+        ),
         unroll_length=16,
         batch_size=32,
         network=world_model.Config(torso="mlp"),
+        replay=Replay(
+            4096, samples_per_insert=8.0, minimum_fill=256, fresh=False, updates=8
+        ),
     ),
     # ours, for MinAtar's five games
     "minatar": Preset(

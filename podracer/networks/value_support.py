@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 EPSILON = 1e-3  # slope of the transform far from 0
 FEWEST = 21  # bins
+PAPER = 601  # bins, of a transformed unit each
 
 
 class Support(NamedTuple):
@@ -46,13 +47,15 @@ class Support(NamedTuple):
 
 
 def make_support(max_return: float) -> Support:
-    """The bins for scalars within +-max_return: one for each transformed unit.
+    """The bins for scalars within +-max_return: four for each transformed unit.
 
-    That is the paper's spacing: 601 bins for 58,705. There are at least `FEWEST`.
+    Wider ones, up to the paper's of one unit (601 bins for 58,705), where these would be more
+    than 601; narrower ones where they would be fewer than `FEWEST`.
     """
     root = math.sqrt(max_return + 1.0) - 1.0
     limit = max(1, math.ceil(root + EPSILON * max_return - 1e-6))
-    return Support(max_return, limit, max(2 * limit + 1, FEWEST))
+    bins = max(FEWEST, min(8 * limit + 1, PAPER), 2 * limit + 1)
+    return Support(max_return, limit, bins)
 
 
 def transform(x: jax.Array) -> jax.Array:

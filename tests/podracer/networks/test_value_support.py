@@ -30,12 +30,15 @@ def test_a_round_trip_is_exact_to_single_precision():
 
 
 def test_bins_follow_the_largest_return():
-    made = {x: value_support.make_support(x) for x in (1.0, 117.4, 500.0, 58_705.0)}
-    assert [(x.limit, x.bins) for x in made.values()] == [
-        (1, 21),
-        (10, 21),
-        (22, 45),
-        (300, 601),
+    returns = 1.0, 117.4, 500.0, 7_000.0, 58_705.0, 1e6
+    made = [value_support.make_support(x) for x in returns]
+    assert [(x.limit, x.bins) for x in made] == [
+        (1, 21),  # the fewest
+        (10, 81),
+        (22, 177),
+        (90, 601),  # not 721
+        (300, 601),  # the paper's
+        (2000, 4001),
     ]
 
 
