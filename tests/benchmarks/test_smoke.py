@@ -28,6 +28,7 @@ SMALL = {
     "--hidden-size 4 --updates 2 --seconds 0.01 --trajectories 2 --repeats 1",
     "ppo": "--settings 8x16 --cores 1 --repeats 1 --steps 512 --floor-seconds 0.001 "
     "--floor-rows 128",
+    "pictures": "--env catch --steps 512 --shown 0 1 --frames 10 --out drawn",
     "random_play": "catch 8 4 0.01",
     "scaling": """--unroll-length 4 --seconds 0.5 --one {"batch_size":4096}""",
     "sebulba": "--settings cartpole --batch-sizes 4 --unroll-lengths 4 "
@@ -45,6 +46,7 @@ EXPECTED = {
     "learning": "IMPALA",
     "meta_gradient": "without",
     "muzero": "Sebulba, one actor core",
+    "pictures": "catch: episodes after 0 steps",
     "ppo": "brax: not installed",
     "scaling": "steps_per_second",
     "sebulba": "cartpole",
