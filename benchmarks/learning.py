@@ -39,6 +39,7 @@ class Task(NamedTuple):
 
 
 PPO, BATCH_PPO = "--agent ppo --preset", "--agent batch_ppo --preset"
+MUZERO = "--agent muzero --preset small --total-steps 200_000"
 TASKS = (
     Task("cartpole", "PPO, Anakin", f"anakin {PPO} small --env cartpole", 475),
     Task(
@@ -77,6 +78,10 @@ TASKS = (
         " --threads-per-core 1",
         math.nan,
     ),
+    Task("muzero-catch", "MuZero, Anakin", f"anakin {MUZERO} --env catch", 0.9),
+    Task("muzero-catch", "MuZero, Sebulba", f"sebulba {MUZERO} --env jax:catch", 0.9),
+    Task("muzero-cartpole", "MuZero", f"anakin {MUZERO} --env cartpole", 195),
+    Task("muzero-empty", "MuZero", f"anakin {MUZERO} --env grid-empty", 0.9),
     Task(  # of seconds, for the tests
         "smoke",
         "IMPALA",
