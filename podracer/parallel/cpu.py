@@ -55,8 +55,10 @@ def with_fast_convolutions(flags: str, version: str = jaxlib.__version__) -> str
     """XLA_FLAGS for that version of jaxlib; a choice of the user's is kept.
 
     Another version might not know the flag, and XLA aborts where it does not know one.
+    Flags that do not begin with "-" are the name of a file.
     """
-    if YNNPACK in flags or not version.startswith("0.10."):
+    is_file = flags.strip() and not flags.strip().startswith("-")
+    if is_file or YNNPACK in flags or not version.startswith("0.10."):
         return flags
     return f"{flags} {YNNPACK}={PRODUCTS}".lstrip()
 

@@ -30,7 +30,7 @@ def test_flags_of_users_and_of_other_versions_are_kept():
     assert "INDIVIDUAL_DOT" in cpu.with_fast_convolutions("", "0.10.2")
     assert cpu.with_fast_convolutions("--a=1", "0.10.2").startswith("--a=1 --xla_cpu")
     assert cpu.with_fast_convolutions("--a=1", "0.11.0") == "--a=1"
-    chosen = f"{cpu.YNNPACK}="
-    assert cpu.with_fast_convolutions(chosen, "0.10.2") == chosen
+    for chosen in (f"{cpu.YNNPACK}=", "a_file_of_flags"):
+        assert cpu.with_fast_convolutions(chosen, "0.10.2") == chosen
     twice = cpu.with_fast_convolutions(cpu.with_fast_convolutions("", "0.10.2"))
     assert twice == cpu.with_fast_convolutions("", "0.10.2")
