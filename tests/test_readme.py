@@ -19,7 +19,7 @@ def test_the_script_runs():
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
         check=True,
     )
     assert len(done.stdout.splitlines()) == 4

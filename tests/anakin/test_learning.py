@@ -21,13 +21,12 @@ def learn(environment, network, config, seed=0, module=impala, **options):
             environment.observation_spec(), environment.action_spec(), network
         ),
     )
-    seconds = 0.0
     for state, metrics in anakin.train(agent, environment, seed=seed, **options):
-        seconds += metrics["seconds"]
+        pass
     params = agent.actor_params(state.learner)
     evaluation = anakin.evaluate(agent, params, environment, seed=seed + 1)
     assert evaluation.finished.all()
-    return metrics | {"training_seconds": seconds}, evaluation.episode_return
+    return metrics, evaluation.episode_return
 
 
 AT_DISCOUNT_0 = {
@@ -60,8 +59,8 @@ def test_a_bandit_at_discount_0(environment, module):
     assert returns.mean() == 5.0  # random play gets less than 0
 
 
-def test_catch_in_less_than_20_seconds():
-    metrics, returns = learn(
+def test_catch():
+    _, returns = learn(
         envs_jax.make("catch"),
         networks.Config(),
         impala.Config(learning_rate=1e-3, total_steps=800_000),
@@ -70,9 +69,7 @@ def test_catch_in_less_than_20_seconds():
         total_steps=800_000,
         cores=2,
     )
-    print(f"Catch: {returns.mean()} after {metrics['training_seconds']:.1f} s")
     assert returns.mean() >= 0.95
-    assert metrics["training_seconds"] < 20.0
 
 
 @pytest.mark.slow

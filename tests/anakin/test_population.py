@@ -22,7 +22,7 @@ from podracer.runs import listing, members
 from podracer.trained import loading
 from tests.environments import Counter
 
-KILL = 150  # seconds that a process of ours may live
+KILL = 400  # seconds that a process of ours may live
 SIZES = {"batch_size": 4, "unroll_length": 4, "total_steps": 16 * 10}
 
 

@@ -65,7 +65,7 @@ def test_a_terminated_run_saves_and_ends_well(tmp_path, whole):
     how = ["train", *ARGUMENTS, "--checkpoint.steps=100000000", f"--run={folder}"]
     started = time.monotonic()
     assert stopped(folder, how, 0.0) == 0
-    assert time.monotonic() - started < 120 and len(checkpoints(folder)) == 1
+    assert time.monotonic() - started < 300 and len(checkpoints(folder)) == 1
     assert int(*checkpoints(folder)) < UPDATES
     assert (
         ended(start("anakin", "train", f"--resume={folder}", output=tmp_path / "said"))

@@ -78,7 +78,7 @@ def test_a_signal_ends_a_run_soon(number, code, tmp_path):
                 break
         time.sleep(15)
         process.send_signal(number)
-        assert process.wait(timeout=60) == code  # seconds, where nothing else runs
+        assert process.wait(timeout=300) == code  # seconds, where nothing else runs
     finally:
         process.kill()
         process.communicate()

@@ -92,6 +92,29 @@ def acted(agent, state, step_types):
     return Trajectory(timesteps, outputs, first)
 
 
+def test_the_first_loss_is_that_of_targets_by_hand():
+    """The last target of a trajectory ends at the value of the last observation."""
+    config = pqn.Config(epochs=1, minibatches=1)
+    network, agent = pqn.make_network(*SPECS, SMALL), make(config)
+    state = agent.initial_learner_state(jax.random.key(0))
+    trajectory = acted(agent, state, np.full((4, 2), MID))
+    timesteps, (action, _), memory = trajectory
+    values = np.asarray(network.unroll(state.shared.params, memory, timesteps))
+    taken = np.take_along_axis(values[:-1], np.asarray(action)[..., None], -1)[..., 0]
+    targets = [
+        target_by_hand(
+            values.max(-1)[:, b],
+            jax.tree.map(lambda x, b=b: x[:, b], timesteps),
+            config.discount_factor,
+            config.trace_decay,
+        )
+        for b in range(2)
+    ]
+    expected = np.mean(0.5 * np.square(taken - np.stack(targets, 1)))
+    _, metrics = jax.jit(agent.learner_step)(jax.random.key(2), state, trajectory)
+    np.testing.assert_allclose(metrics["loss/total"], expected, rtol=1e-5)
+
+
 @pytest.mark.parametrize("memory", ["none", "gru"])
 def test_an_update_moves_the_value_of_the_action_taken_towards_its_target(memory):
     """One minibatch: the loss falls, by the gradient of half the squared error."""

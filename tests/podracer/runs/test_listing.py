@@ -199,7 +199,7 @@ with run_folder.held(folder), run_folder.keep_state(folder, lambda: True):
         assert run_folder.load_state(folder)["state"] == "running"
     finally:
         process.kill()
-        process.communicate(timeout=30)
+        process.communicate(timeout=200)
     assert run_folder.load_state(folder)["state"] == "stopped"
 
 

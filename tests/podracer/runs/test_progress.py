@@ -142,7 +142,7 @@ def in_a_terminal(program, columns=100):
     except OSError:  # how Linux says that the other end is closed
         pass
     os.close(terminal)
-    return written.decode(), process.wait(timeout=60)
+    return written.decode(), process.wait(timeout=300)
 
 
 PROGRAM = """

@@ -215,7 +215,7 @@ with exits("anakin"):
         assert process.poll() is None
         time.sleep(0.02)
     process.send_signal(number)
-    _, error = process.communicate(timeout=120)
+    _, error = process.communicate(timeout=400)
     assert (process.returncode, error) == (code, line)
     assert 3 <= len(returns(tmp_path)) < CALLS
     assert is_png(tmp_path / "curve.png")

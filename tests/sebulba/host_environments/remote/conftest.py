@@ -16,7 +16,7 @@ def closing():
     yield lambda *args, **options: made.append(client(*args, **options)) or made[-1]
     for environment in made:
         environment.close()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while any(isinstance(t, EnvironmentThread) for t in threading.enumerate()):
         assert time.monotonic() < deadline
         time.sleep(0.05)

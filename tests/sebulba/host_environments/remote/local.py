@@ -17,7 +17,7 @@ from tests.environments import HostCounter
 FIRST, MID, LAST = map(int, dm_env.StepType)
 CERTIFICATE = Path(__file__).parent / "certificate" / "localhost.pem"
 KEY = CERTIFICATE.with_name("localhost-key.pem")
-KILL = 60  # seconds after which a process of ours is killed
+KILL = 400  # seconds after which a process of ours is killed
 
 
 def serve(make=lambda seed: HostCounter(1), **config):

@@ -87,7 +87,7 @@ def test_the_environments_of_a_lost_client_are_closed():
     made = []
     with serve(lambda seed: made.append(HostCounter(1)) or made[-1]) as address:
         client(address, 3).close()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 120
         while not all(environment.closed for environment in made):
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -145,7 +145,7 @@ def test_a_request_over_the_limit_costs_no_memory(compression):
             stub = dm_env_rpc_pb2_grpc.EnvironmentStub(channel)
             before = memory(process.pid)
             with pytest.raises(grpc.RpcError) as error:
-                next(stub.Process(iter([request]), timeout=30.0))
+                next(stub.Process(iter([request]), timeout=120.0))
             after = memory(process.pid)
     finally:
         process.kill()
