@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import envs_jax
+
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "environments.md"
 TEXT = PAGE.read_text()
@@ -58,6 +60,13 @@ def test_links_point_to_files_and_headings(page):
         file, _, anchor = link.partition("#")
         assert (page.parent / file).exists(), link
         assert file or anchor in anchors, link
+
+
+def test_every_environment_of_ours_is_described():
+    rows = re.findall(
+        r"^\| `([^`]+)` ", (ROOT / "docs/built-in.md").read_text(), re.MULTILINE
+    )
+    assert rows == ["--env", *envs_jax.ENVIRONMENTS]
 
 
 def test_the_examples_of_runs_follow_one_another(tmp_path):

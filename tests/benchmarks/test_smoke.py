@@ -19,6 +19,7 @@ SMALL = {
     "disco": f"--rule {random_rule()} --batch-size 2 --unroll-length 2 --units 4",
     "environments": "--names catch --rounds 1 --seconds 0.01 --batch-size 8 --steps 4",
     "learning": "--only smoke --seeds 1 --out runs",
+    "gallery": "--names catch bandit --batch-size 2 --steps 20 --out drawn",
     "held_out": "--families chain-short --batch-size 2 "
     "--unroll-length 2 --updates 20 --seeds 1 --learning-rates 1 --a2c-learning-rates 0.1",
     "meta_gradient": "--families chain-short --lifetimes 2 --batch-size 2 "
@@ -42,6 +43,7 @@ EXPECTED = {
     "convolution": "gradient in a loop",
     "disco": "an update of impala",
     "environments": "libraries: not installed",
+    "gallery": "| `catch` | A ball falls",
     "held_out": "untrained rule",
     "learning": "IMPALA",
     "meta_gradient": "without",
