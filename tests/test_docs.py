@@ -1,5 +1,6 @@
 """The examples of docs/environments.md, runs.md and update-rules.md run; links lead on."""
 
+import dataclasses
 import os
 import re
 import subprocess
@@ -9,6 +10,11 @@ from pathlib import Path
 import pytest
 
 import envs_jax
+from anakin.command.flags import Train as AnakinTrain
+from podracer import networks
+from podracer.agents import batch_ppo, impala, ppo
+from podracer.runs import sinks
+from sebulba.command.flags import Train as SebulbaTrain
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "environments.md"
@@ -67,6 +73,22 @@ def test_every_environment_of_ours_is_described():
         r"^\| `([^`]+)` ", (ROOT / "docs/built-in.md").read_text(), re.MULTILINE
     )
     assert rows == ["--env", *envs_jax.ENVIRONMENTS]
+
+
+def test_the_flags_for_newcomers_exist():
+    """Those in the right column of each table, by the names of the fields behind them."""
+    text = (ROOT / "docs/coming-from.md").read_text()
+    right = re.findall(r"^\|[^|]*\|(.*)\|$", text, re.MULTILINE)
+    flags = {flag for cell in right for flag in re.findall(r"--([a-z][a-z.-]+)", cell)}
+    configs = AnakinTrain, SebulbaTrain, impala.Config, ppo.Config, batch_ppo.Config
+    fields = {
+        field.name
+        for config in (*configs, networks.Config, sinks.Config)
+        for field in dataclasses.fields(config)
+    }
+    names = {flag.rpartition(".")[2].replace("-", "_") for flag in flags}
+    assert len(names) > 30
+    assert names - fields == {"run"}  # the folder, of every command
 
 
 def test_the_examples_of_runs_follow_one_another(tmp_path):
