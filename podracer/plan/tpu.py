@@ -93,8 +93,12 @@ def make_slice(name: str) -> Slice:
             "an environment of its own (it takes a gigabyte)"
         )
     from jax.experimental import topologies
+    from jax.experimental.compilation_cache import compilation_cache
 
     os.environ |= ALONE
+    # Programs for absent cores can be written to the persistent cache, but not read again.
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()  # or the first program has decided for all
     kind, _, shape = name.partition(":")
     chips, options = [int(n) for n in shape.split("x") if n.isdigit()], {}
     if chips and math.prod(chips) <= ONE_HOST.get(kind, 0):

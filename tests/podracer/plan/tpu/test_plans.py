@@ -22,6 +22,7 @@ from podracer.agents import (
     ppo,
     pqn,
 )
+from podracer.parallel import SHARED
 from podracer.plan import compiled, tpu
 from sebulba import host_environments
 from sebulba import planning as sebulba
@@ -178,6 +179,20 @@ def test_sebulba(name, place):
         assert not program.module.host_transfers
     for program in (made.start, made.step, made.finish):
         assert not program.module.collectives
+
+
+def test_what_the_persistent_cache_would_hold_is_compiled_again():
+    """JAX writes programs for absent cores there, and fails to read them."""
+    core = slice_of("v5e:1x1").cores
+    (x,) = compiled.placed((jax.ShapeDtypeStruct((8,), "float32"),), SHARED, core)
+    least = "jax_persistent_cache_min_compile_time_secs"
+    before = jax.config.jax_persistent_cache_min_compile_time_secs
+    jax.config.update(least, 0.0)
+    try:
+        for _ in range(2):  # not one jitted function, which would remember
+            compiled.compile("twice", jax.jit(lambda x: x + 1.0), x)
+    finally:
+        jax.config.update(least, before)
 
 
 def test_what_does_not_fit_is_refused():
