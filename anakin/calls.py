@@ -1,4 +1,4 @@
-"""A call: many units inside one program, and what is counted in them."""
+"""Calls: many units inside one program, and what is counted in them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +9,11 @@ import jax.numpy as jnp
 from podracer import parallel
 from podracer.metrics import episodes, tally
 from podracer.parallel import Average
+
+
+def with_tally(state: Any, step: Callable) -> Any:
+    """The state with an empty tally of the metrics of the unit `step`."""
+    return state._replace(tally=tally.initial_state(jax.eval_shape(step, state)[1]))
 
 
 def make_call(step: Callable, average: Average = parallel.AVERAGE) -> Callable:

@@ -17,7 +17,7 @@ import optax
 
 from anakin import population, training
 from anakin.acting import unroll
-from anakin.calls import make_call
+from anakin.calls import make_call, with_tally
 from anakin.meta import bandit, lifetimes
 from anakin.meta.hidden_value import inner_state
 from anakin.meta.lifetimes import Life, Lifetime
@@ -26,7 +26,6 @@ from envs_jax.wrappers import batched
 from podracer import parallel
 from podracer.agent import Key, Metrics, PyTree
 from podracer.errors import check_at_least_one, check_ranges
-from podracer.metrics import tally
 from podracer.metrics.episodes import Episodes
 
 
@@ -141,10 +140,7 @@ def make_programs(meta: Meta, config: Config, mesh: Any) -> training.Programs:
     update = make_update(meta, config)
 
     def start(key: Key, index: jax.Array) -> State:
-        state = initial_state(meta, config, key, index)
-        return state._replace(
-            tally=tally.initial_state(jax.eval_shape(update, state)[1])
-        )
+        return with_tally(initial_state(meta, config, key, index), update)
 
     shared = parallel.SHARED
     return training.Programs(

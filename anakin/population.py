@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from anakin.calls import make_call
+from anakin.calls import make_call, with_tally
 from anakin.checks import check, check_played
 from anakin.reports import iterate, make_reports
-from anakin.training import LAYOUT, Programs, State, make_start, make_unit
+from anakin.training import LAYOUT, Programs, State, initial_state, make_unit
 from envs_jax.environment import Environment
 from envs_jax.wrappers import batched
 from podracer import parallel
@@ -106,7 +106,7 @@ def make_programs(
     def start(key, values, index):
         agent = make_agent(values)
         unit = make_unit(agent, environment, unroll_length)
-        return make_start(agent, environment, unit)(key, index)
+        return with_tally(initial_state(key, index, agent, environment), unit)
 
     def call(state, values, updates, afresh):
         unit = make_unit(make_agent(values), environment, unroll_length)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from anakin.acting import Actors, fold_each, initial_actors, unroll
-from anakin.calls import make_call
+from anakin.calls import make_call, with_tally
 from anakin.checks import check, check_played
 from anakin.reports import make_reports, run
 from envs_jax.environment import Environment
@@ -113,30 +113,20 @@ def make_programs(
     """The programs of a run, replicated over the cores of a mesh."""
     environment = batched(environment, reset_pool)
     step = make_unit(agent, environment, unroll_length)
-    start = parallel.over_cores(
-        make_start(agent, environment, step),
-        mesh,
-        inputs=(parallel.SHARED, parallel.BATCH),
-        outputs=LAYOUT,
+
+    def start(key, index):
+        return with_tally(initial_state(key, index, agent, environment), step)
+
+    return Programs(
+        parallel.over_cores(start, mesh, (parallel.SHARED, parallel.BATCH), LAYOUT),
+        parallel.over_cores(
+            make_call(step),
+            mesh,
+            inputs=(LAYOUT, parallel.SHARED, parallel.SHARED),
+            outputs=(LAYOUT, parallel.SHARED, parallel.SHARED),
+            donate=(0,),
+        ),
     )
-    call = parallel.over_cores(
-        make_call(step),
-        mesh,
-        inputs=(LAYOUT, parallel.SHARED, parallel.SHARED),
-        outputs=(LAYOUT, parallel.SHARED, parallel.SHARED),
-        donate=(0,),
-    )
-    return Programs(start, call)
-
-
-def make_start(agent: Agent, environment, step: Callable) -> Callable:
-    """(key, index [B]) -> `initial_state`, with an empty tally of the unit's metrics."""
-
-    def start(key: Key, index: jax.Array) -> State:
-        state = initial_state(key, index, agent, environment)
-        return state._replace(tally=tally.initial_state(jax.eval_shape(step, state)[1]))
-
-    return start
 
 
 def initial_state(key: Key, index: jax.Array, agent: Agent, environment) -> State:

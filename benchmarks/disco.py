@@ -16,9 +16,10 @@ import tyro
 
 from envs_jax import Catch
 from podracer import networks
-from podracer.agent import Trajectory, zero_timestep
+from podracer.agent import Trajectory
 from podracer.agents import disco, from_flags, impala
 from podracer.rules.rule import Experience
+from podracer.transformations.examples import zero_timestep
 
 REPEATS = 3
 ENVIRONMENT = Catch(8, 8)

@@ -35,18 +35,6 @@ def with_last(rows: PyTree, last: PyTree) -> PyTree:
     return jax.tree.map(lambda xs, x: jnp.concatenate([xs, x[None]]), rows, last)
 
 
-def zero_timestep(observation_spec: PyTree, batch_size: int) -> dm_env.TimeStep:
-    """An example [B, ...] of what environments with these observations give."""
-
-    def zeros(spec: Any) -> jax.Array:
-        dtype = jax.dtypes.canonicalize_dtype(spec.dtype)
-        return jnp.zeros((batch_size, *spec.shape), dtype)
-
-    numbers = jnp.zeros((2, batch_size))
-    step_type = jnp.zeros(batch_size, jnp.int32)
-    return dm_env.TimeStep(step_type, *numbers, jax.tree.map(zeros, observation_spec))
-
-
 class LearnerState(NamedTuple):
     """Two halves, which are all that a runner knows of a learner's state.
 
@@ -55,9 +43,7 @@ class LearnerState(NamedTuple):
     `average` given to make_agent (`podracer.parallel.AVERAGE`). Nobody else does.
     """
 
-    shared: (
-        PyTree  # equal on every core, bit for bit: params, opt_state, normalizer, ...
-    )
+    shared: PyTree  # equal on every core, bit for bit: params, opt_state, ...
     local: PyTree  # of one core: replay, finished episodes, ...; or ()
 
 

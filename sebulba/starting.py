@@ -1,13 +1,19 @@
 """What a run starts from: its arguments, its environments, perhaps an earlier state."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+
+from podracer.agent import Agent
 from podracer.errors import UserError, check_at_least_one, check_range
+from podracer.parallel import hosts
+from sebulba import actor, dynamic_actor
 from sebulba.actor import Actor
+from sebulba.cores import Cores
 from sebulba.learner import LAYOUT, Learner, State
 from sebulba.report import Report
-from sebulba.transport import ParameterServer
+from sebulba.transport import ParameterServer, TrajectoryQueue
 
 
 def check(max_lag: int | None, **numbers: int) -> None:
@@ -41,6 +47,39 @@ def check_splits(batch_size: int, parts: int) -> None:
             "one for each learner core and update of a trajectory: choose a multiple of "
             f"{parts}, or other learner_cores"
         )
+
+
+def make_actors(
+    agent: Agent,
+    environments: list[Any],
+    unroll_length: int,
+    cores: Cores,
+    keys: Sequence[jax.Array],
+    server: ParameterServer,
+    queue: TrajectoryQueue,
+) -> list[Actor]:
+    """An actor for each batch of environments and each key; cores take turns."""
+    first = environments[0]
+    kind = dynamic_actor if hasattr(first, "receive") else actor
+    programs = kind.make_programs(
+        agent,
+        unroll_length,
+        len(cores.learners),
+        first=hosts.this() * first.batch_size,
+    )
+    return [
+        kind.Actor(
+            f"actor {number}",
+            environment,
+            cores.actors[number % len(cores.actors)],
+            programs,
+            unroll_length,
+            key,
+            server,
+            queue,
+        )
+        for number, (environment, key) in enumerate(zip(environments, keys))
+    ]
 
 
 def resume(

@@ -14,12 +14,11 @@ import numpy as np
 from podracer import parallel
 from podracer.agent import Agent
 from podracer.parallel import hosts, watch
-from sebulba import actor, dynamic_actor
 from sebulba.actor import running
 from sebulba.cores import Cores
 from sebulba.learner import Learner, State
 from sebulba.report import Report
-from sebulba.starting import check, make_environments, resume
+from sebulba.starting import check, make_actors, make_environments, resume
 from sebulba.transport import ParameterServer, TrajectoryQueue
 
 
@@ -96,26 +95,9 @@ def train(
     waits = max_lag is not None and late == "wait"
     ahead = max_lag // updates_per_trajectory if waits else None  # trajectories
     queue = TrajectoryQueue(capacity=threads, max_lag=ahead)
-    kind = dynamic_actor if hasattr(environments[0], "receive") else actor
-    programs = kind.make_programs(
-        agent,
-        unroll_length,
-        len(cores.learners),
-        first=host * environments[0].batch_size,
+    actors = make_actors(
+        agent, environments, unroll_length, cores, actor_keys, server, queue
     )
-    actors = [
-        kind.Actor(
-            f"actor {number}",
-            environments[number],
-            cores.actors[number % len(cores.actors)],
-            programs,
-            unroll_length,
-            key,
-            server,
-            queue,
-        )
-        for number, key in enumerate(actor_keys)
-    ]
     report = Report(queue, actors, environments[0].frames_per_step)
     exact = ahead == 0 and threads == 1 and hasattr(environments[0], "snapshot")
     if restore:

@@ -12,7 +12,8 @@ import dm_env
 import jax
 import jax.numpy as jnp
 
-from podracer.agent import ActorOutput, PyTree, Trajectory, zero_timestep
+from podracer.agent import ActorOutput, PyTree, Trajectory
+from podracer.transformations import examples
 
 
 class Row(NamedTuple):
@@ -48,10 +49,8 @@ def row_of(
     actor_step: Callable, params: PyTree, memory: PyTree, observation_spec: Any
 ) -> Row:
     """An example row of one environment, from one step of the actor."""
-    timestep = zero_timestep(observation_spec, 1)
-    keys = jax.random.split(jax.random.key(0), 1)
-    _, output = actor_step(keys, params, memory, timestep)
-    return jax.tree.map(lambda x: x[0], Row(timestep, output))
+    step = examples.one_step(actor_step, params, memory, observation_spec)
+    return jax.tree.map(lambda x: x[0], Row(*step))
 
 
 def initial_running(row: Row, max_length: int, batch_size: int) -> Running:

@@ -21,10 +21,10 @@ from podracer.agent import (
     PyTree,
     Trajectory,
     with_last,
-    zero_timestep,
 )
 from podracer.errors import UserError, check_at_least_one, check_range
 from podracer.parallel import AVERAGE, Average
+from podracer.transformations import examples
 from podracer.transformations import ring as rings
 from podracer.transformations.ring import Ring
 
@@ -190,11 +190,11 @@ def shapes(agent: Agent, observation_spec: Any, unroll_length: int) -> Trajector
     """What `agent` is delivered: shapes and dtypes of a batch of one; nothing is computed."""
 
     def one() -> Trajectory:
-        key = jax.random.key(0)
-        params = agent.actor_params(agent.initial_learner_state(key))
-        timestep = zero_timestep(observation_spec, 1)
-        state, keys = agent.initial_actor_state(1), jax.random.split(key, 1)
-        _, output = agent.actor_step(keys, params, state, timestep)
+        params = agent.actor_params(agent.initial_learner_state(jax.random.key(0)))
+        state = agent.initial_actor_state(1)
+        timestep, output = examples.one_step(
+            agent.actor_step, params, state, observation_spec
+        )
         timesteps, outputs = jax.tree.map(
             lambda x: jnp.zeros((unroll_length, *x.shape), x.dtype), (timestep, output)
         )

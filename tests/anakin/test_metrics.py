@@ -52,7 +52,8 @@ def reported(unit, agent, environment) -> set[str]:
     """The names of the metrics that a call of the unit gives; nothing is compiled."""
 
     def call(key, index):
-        state = training.make_start(agent, environment, unit)(key, index)
+        state = training.initial_state(key, index, agent, environment)
+        state = training.with_tally(state, unit)
         return training.make_call(unit)(state, jnp.uint32(1), jnp.bool_(True))[1]
 
     program = parallel.over_cores(

@@ -195,7 +195,9 @@ def test_a_call_moves_nothing_between_host_and_device():
     step = training.make_online_step(agent, environment, 4)
     call = training.make_call(step)
     state = parallel.over_cores(
-        training.make_start(agent, environment, step),
+        lambda key, index: training.with_tally(
+            training.initial_state(key, index, agent, environment), step
+        ),
         mesh,
         (parallel.SHARED, parallel.BATCH),
         training.LAYOUT,
@@ -221,9 +223,8 @@ def test_metrics_take_no_more_memory_in_longer_calls():
     agent = make_agent(Catch())
     environment = Batched(auto_reset(Catch()))
     step = training.make_step(agent, environment, 4)
-    state = training.make_start(agent, environment, step)(
-        jax.random.key(0), jnp.arange(8)
-    )
+    state = training.initial_state(jax.random.key(0), jnp.arange(8), agent, environment)
+    state = training.with_tally(state, step)
     call = training.make_call(step)
     assert not any(
         isinstance(x, jax.ShapeDtypeStruct) and x.shape

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from dm_env import specs
 
-from podracer.agent import zero_timestep
 from podracer.errors import UserError
 from podracer.networks.action_model import Config, action_model, prediction_bytes
+from podracer.transformations.examples import zero_timestep
 
 pytestmark = pytest.mark.core
 
