@@ -2,8 +2,8 @@
 
     python -m benchmarks.pictures [--out docs/pictures]
 
-`architectures.png` is a drawing. `learning.gif` shows whole runs of a trained policy side by
-side: one episode each of one training, before it, on its way and at its end.
+`architectures.png` is a drawing. `learning.gif` shows, side by side, an episode of a policy
+before its training, on the way and at the end.
 """
 
 import dataclasses
@@ -15,20 +15,17 @@ import numpy as np
 import tyro
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
-from PIL import Image, ImageDraw, ImageFont
 
 import anakin
 import envs_jax
-from podracer import parallel
+from podracer import networks, parallel
 from podracer.agents import ppo
 from podracer.agents.presets import PRESETS
 from podracer.files import atomic
 from podracer.metrics import human
-from podracer.networks import actor_critic
 from podracer.runs.plot import COLORS, Picture
+from podracer.trained.video import WRITERS, Shot, shots
 
-SIDE, CAPTION = 200, 26  # pixels of a picture's side, and of the line under it
-BACKGROUND, FOREGROUND = (24, 24, 28), (235, 235, 235)
 ENVIRONMENT, ACTOR, LEARNER = COLORS[2], COLORS[0], COLORS[1]
 
 
@@ -151,14 +148,13 @@ def architectures() -> Picture:
     return picture
 
 
-def episodes(config: Config) -> list[tuple[int, list[Image.Image]]]:
+def episodes(config: Config) -> list[tuple[float, list[Shot]]]:
     """[(environment steps, pictures of an episode)], one for each of `config.shown`."""
     environment = envs_jax.make(config.env)
     preset = PRESETS["ppo"]["minatar"]
     settings = dataclasses.replace(preset.config, total_steps=config.steps)
     specs = environment.observation_spec(), environment.action_spec()
-    network = actor_critic(*specs, *([preset.network] if preset.network else []))
-    agent = ppo.make_agent(settings, network)
+    agent = ppo.make_agent(settings, networks.actor_critic(*specs))
     training = anakin.train(
         agent,
         environment,
@@ -174,35 +170,17 @@ def episodes(config: Config) -> list[tuple[int, list[Image.Image]]]:
             wanted.pop(0)
             params = jax.device_get(agent.actor_params(learner))
             film = anakin.film(agent, params, environment, max_steps=config.frames)
-            found.append((steps, shots(film, f"{human(steps)} steps")))
+            found.append((steps, list(shots(film, f"{human(steps)} steps:   "))))
     return found
 
 
-def shots(film, caption: str) -> list[Image.Image]:
-    """The frames of an episode, each above its caption and the return so far."""
-    total, pictures = 0.0, []
-    for picture, timestep in film.frames:
-        total += 0.0 if timestep.first() else float(timestep.reward)
-        shot = Image.new("RGB", (SIDE, SIDE + CAPTION), BACKGROUND)
-        seen = Image.fromarray(np.asarray(picture))
-        shot.paste(seen.resize((SIDE, SIDE), Image.Resampling.NEAREST))
-        text = f"{caption}: return {total:g}"
-        font = ImageFont.load_default(13)
-        ImageDraw.Draw(shot).text((8, SIDE + 5), text, FOREGROUND, font)
-        pictures.append(shot)
-    return pictures
-
-
-def side_by_side(films: list[list[Image.Image]]) -> list[Image.Image]:
+def side_by_side(films: list[list[Shot]]) -> list[Shot]:
     """One picture of all for each frame; a shorter film stays at its last frame."""
-    gap = 8
-    size = len(films) * (SIDE + gap) - gap, SIDE + CAPTION
+    length = max(map(len, films))
     together = []
-    for number in range(max(map(len, films))):
-        whole = Image.new("RGB", size, "white")
-        for place, film in enumerate(films):
-            whole.paste(film[min(number, len(film) - 1)], (place * (SIDE + gap), 0))
-        together.append(whole)
+    for number in range(length):
+        now = [film[min(number, len(film) - 1)].picture for film in films]
+        together.append(Shot(np.concatenate(now, 1), held=number == length - 1))
     return together
 
 
@@ -211,16 +189,9 @@ def main(config: Config) -> None:
     config.out.mkdir(parents=True, exist_ok=True)
     architectures().savefig(config.out / "architectures.png")
     found = episodes(config)
-    first, *others = side_by_side([film for _, film in found])
+    together = side_by_side([film for _, film in found])
     with atomic(config.out / "learning.gif") as path:
-        first.save(
-            path,
-            "gif",
-            save_all=True,
-            append_images=others,
-            duration=round(1000 / config.fps),
-            loop=0,
-        )
+        WRITERS[".gif"](together, path, config.fps)
     print(f"{config.env}: episodes after", *(f"{human(x)} steps" for x, _ in found))
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 EPSILON = 1e-3  # slope of the transform far from 0
 FEWEST = 21  # bins
-PAPER = 601  # bins, of a transformed unit each
+MOST = 601  # bins, unless they would be wider than a transformed unit; as in the paper
 
 
 class Support(NamedTuple):
@@ -49,12 +49,12 @@ class Support(NamedTuple):
 def make_support(max_return: float) -> Support:
     """The bins for scalars within +-max_return: four for each transformed unit.
 
-    Wider ones, up to the paper's of one unit (601 bins for 58,705), where these would be more
-    than 601; narrower ones where they would be fewer than `FEWEST`.
+    At least `FEWEST`, and at most `MOST` unless these would be wider than a unit: the paper's
+    are 601 of one unit, which reach to 58,705.
     """
     root = math.sqrt(max_return + 1.0) - 1.0
     limit = max(1, math.ceil(root + EPSILON * max_return - 1e-6))
-    bins = max(FEWEST, min(8 * limit + 1, PAPER), 2 * limit + 1)
+    bins = max(FEWEST, min(8 * limit + 1, MOST), 2 * limit + 1)
     return Support(max_return, limit, bins)
 
 

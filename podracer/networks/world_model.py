@@ -56,8 +56,8 @@ class Config:
     """number of residual blocks in representation and dynamics, and of layers in heads"""
     max_return: float = 500.0
     """largest absolute reward and discounted return, which decides the number of bins of
-    rewards and values: four for each unit of the transformed return, 21 to 601, then one
-    for each unit; a run whose targets leave this range stops"""
+    rewards and values: four for each unit of the transformed return, at least 21; beyond 601
+    they become wider, up to a unit; a run whose targets leave this range stops"""
 
     def __post_init__(self):
         sizes = ("hidden_size", "channels", "depth")

@@ -108,9 +108,11 @@ class Module:
         for x in self.computations[name].values():
             yield Step(x, name, times, inside, fused)
             trips = self.trips(x, name) if x.opcode == "while" else 1
-            # Not a loop inside of an update, as a search's, where the compiler has
-            # unrolled that over the updates: its name has the loops around it in Python.
-            deeper = inside or not (trips or x.attribute(r'op_name="[^"]*(while/body)'))
+            # The loop over updates: of unknown length, and in no other loop. Its name still
+            # contains the loops around it which the compiler has unrolled; those of a
+            # search's loop are the updates.
+            updates = not trips and not x.attribute(r'op_name="[^"]*(while/body)')
+            deeper = inside or updates
             for called in self._called(x):
                 yield from self._walk(
                     called, times * (trips or 1), deeper, fused or x.opcode == "fusion"

@@ -98,7 +98,7 @@ def make_slice(name: str) -> Slice:
     os.environ |= ALONE
     # Programs for absent cores can be written to the persistent cache, but not read again.
     jax.config.update("jax_enable_compilation_cache", False)
-    compilation_cache.reset_cache()  # or the first program has decided for all
+    compilation_cache.reset_cache()  # JAX decides at its first program whether there is a cache
     kind, _, shape = name.partition(":")
     chips, options = [int(n) for n in shape.split("x") if n.isdigit()], {}
     if chips and math.prod(chips) <= ONE_HOST.get(kind, 0):

@@ -70,9 +70,9 @@ def write(film: Film, path: Path, fps: float | None = None) -> str:
       UserError: the file cannot be written, or ffmpeg is missing.
     """
     fps = min(film.fps, FASTEST) if fps is None else fps
-    first = next(_shots(film))
+    first = next(shots(film))
     with files.writing(path), files.atomic(path) as temporary:
-        WRITERS[path.suffix](_shots(film), temporary, fps)
+        WRITERS[path.suffix](shots(film), temporary, fps)
     height, width, _ = first.picture.shape
     ended = sum(bool(frame.timestep.last()) for frame in film.frames)
     return (
@@ -81,11 +81,12 @@ def write(film: Film, path: Path, fps: float | None = None) -> str:
     )
 
 
-def _shots(film: Film) -> Iterator[Shot]:
+def shots(film: Film, caption: str = "") -> Iterator[Shot]:
+    """The pictures of the video, each above the caption and its score."""
     for frame, score in zip(film.frames, scores(film), strict=True):
         picture = _enlarged(_rgb(frame.picture))
         held = bool(frame.timestep.last()) or frame is film.frames[-1]
-        yield Shot(_with_bar(picture, score), held)
+        yield Shot(_with_bar(picture, caption + score), held)
 
 
 def scores(film: Film) -> Iterator[str]:
