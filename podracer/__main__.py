@@ -30,6 +30,11 @@ class Plot:
     """horizontal axis: environment steps, or seconds of training without compilation"""
     y: str = "episode_return"
     """vertical axis: a metric; docs/metrics.md lists them"""
+    statistic: Literal["mean", "iqm"] = "mean"
+    """of a group's runs: their mean, or their interquartile mean (arXiv:2108.13264)"""
+    profile: bool = False
+    """draw performance profiles instead of curves: the share of a group's runs that end above
+    each score"""
     out: Path = Path("curves.png")
     """the picture, a .png or .svg file; an existing one is replaced"""
 
@@ -96,7 +101,10 @@ def plot(argv: Sequence[str]) -> None:
     from podracer.runs import plot  # matplotlib is slow to import
 
     curves = {name: [x for x, _ in found] for name, found in groups.items()}
-    picture = plot.compare(curves, config.x, config.y)
+    if config.profile:
+        picture = plot.profiles(curves, config.y)
+    else:
+        picture = plot.compare(curves, config.x, config.y, config.statistic)
     plot.save(picture, config.out, config.out.suffix[1:])
     print(f"drawn in {config.out}")
 

@@ -50,8 +50,12 @@ class Config:
         check_at_least_one(episodes=self.episodes, max_steps=self.max_steps)
 
 
-def interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def interval(
+    values: np.ndarray, statistic: Callable = np.mean
+) -> tuple[np.ndarray, np.ndarray]:
     """Low and high end [N] of the 95 % confidence interval of the mean of [runs, N].
+
+    `statistic(values, axis=0)` is another one than the mean.
 
     A percentile bootstrap over runs, or over episodes (Efron & Tibshirani 1993).
     """
@@ -59,7 +63,7 @@ def interval(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     found = stats.bootstrap(
         (values,),
-        np.mean,
+        statistic,
         axis=0,
         confidence_level=CONFIDENCE,
         n_resamples=RESAMPLES,

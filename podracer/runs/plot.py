@@ -1,8 +1,9 @@
-"""Learning curves of one run, or of groups of runs with confidence intervals."""
+"""Learning curves and performance profiles of runs, with confidence intervals."""
 
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,6 +19,19 @@ STYLES = ("-", "--", ":", "-.")  # for more groups than colours
 SMOOTH = 0.05  # share of the curve that each point of the smoothed line averages
 MOST_POINTS = 2000
 MEAN_POINTS = 300  # in the mean curve of several runs
+
+
+def iqm(values: np.ndarray, axis: int = 0) -> np.ndarray:
+    """The interquartile mean: of the middle half (Agarwal et al. 2021, arXiv:2108.13264).
+
+    A quarter of the values, rounded down, is left out at each end: none of fewer than four.
+    """
+    from scipy import stats  # slow to import
+
+    return stats.trim_mean(values, 0.25, axis=axis)
+
+
+STATISTICS = {"mean": np.mean, "iqm": iqm}
 
 
 class Picture(Figure):
@@ -41,6 +55,7 @@ def compare(
     groups: Mapping[str, Sequence[np.ndarray]],
     x: str = "steps",
     y: str = "episode_return",
+    statistic: str = "mean",
 ) -> Picture:
     """Draws the mean curve of each group of runs, and its 95 % confidence interval.
 
@@ -51,23 +66,16 @@ def compare(
       groups: for each name, its runs' points [N, 3]: x, y and the weight of y.
       x: "steps" or "seconds".
       y: a metric of `podracer.metrics`.
+      statistic: of the runs: "mean", or "iqm", see `iqm`.
     """
-    picture = Picture(figsize=(7, 4), dpi=150, layout="constrained")
-    axes = picture.add_subplot()
-    axes.set(xlabel=_label(x), ylabel=_label(y))
-    axes.xaxis.set_major_formatter(lambda number, _: human(number))
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25)
-    for number, (name, runs) in enumerate(groups.items()):
-        look = {
-            "color": COLORS[number % len(COLORS)],
-            "linestyle": STYLES[number // len(COLORS) % len(STYLES)],
-        }
+    over = "" if statistic == "mean" else f", {statistic.upper()} of runs"
+    picture, axes = _picture(_label(x), _label(y) + over)
+    for name, runs, look in _looks(groups):
         runs = [points for points in runs if len(points)]
-        end = (
-            _mean_return(runs[0]) if len(runs) == 1 and y == "episode_return" else None
-        )
-        _draw(axes, [_thin(points) for points in runs], name, look, end)
+        single = len(runs) == 1 and y == "episode_return"
+        end = _mean_return(runs[0]) if single else None
+        thin = [_thin(points) for points in runs]
+        _draw(axes, thin, name, look, end, STATISTICS[statistic])
     if not axes.lines:
         axes.set(xticks=[], yticks=[])
         nothing = "no episode has finished" if y == "episode_return" else f"no {y} yet"
@@ -80,10 +88,68 @@ def compare(
     return picture
 
 
+def profiles(
+    groups: Mapping[str, Sequence[np.ndarray]], y: str = "episode_return"
+) -> Picture:
+    """Draws performance profiles: the share of each group's runs that end above a score.
+
+    Performance profiles show all runs, where a mean hides those that fail (Agarwal et al.
+    2021, arXiv:2108.13264, section 4.2). Their 95 % intervals are as in `compare`. Scores
+    are compared as they are: groups should share a task.
+
+    Args:
+      groups, y: as for `compare`; a score is a run's last mean return, or the last value of
+        its smoothed curve.
+    """
+    scores = {
+        name: np.array([_end(points, y) for points in runs])
+        for name, runs in groups.items()
+    }
+    everyone = np.concatenate([*scores.values()])
+    margin = 0.02 * (np.ptp(everyone) or 1.0)
+    at = np.linspace(everyone.min() - margin, everyone.max() + margin, MEAN_POINTS)
+    picture, axes = _picture(f"{_label(y)} at the end of a run", "share of runs above")
+    for name, ends, look in _looks(scores):
+        above = (ends[:, None] > at).astype(float)
+        if len(ends) > 1:
+            axes.fill_between(
+                at, *interval(above), color=look["color"], alpha=0.2, lw=0
+            )
+        label = f"{name}, {len(ends)} run{'s'[: len(ends) > 1]}"
+        axes.plot(at, above.mean(0), linewidth=2, label=label, **look)
+    axes.legend(frameon=False, fontsize="small")
+    return picture
+
+
 def save(picture: Figure, path: str | Path, format: str = "png") -> None:
     """Writes the picture atomically. Raises UserError if it cannot."""
     with atomic(Path(path)) as temporary:
         picture.savefig(temporary, format=format)
+
+
+def _picture(xlabel: str, ylabel: str) -> tuple[Picture, Axes]:
+    picture = Picture(figsize=(7, 4), dpi=150, layout="constrained")
+    axes = picture.add_subplot()
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.xaxis.set_major_formatter(lambda number, _: human(number))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+    return picture, axes
+
+
+def _looks(groups: Mapping[str, Any]) -> Iterator[tuple[str, Any, dict]]:
+    """Each group with its name, its colour and line style."""
+    for number, (name, group) in enumerate(groups.items()):
+        color = COLORS[number % len(COLORS)]
+        style = STYLES[number // len(COLORS) % len(STYLES)]
+        yield name, group, {"color": color, "linestyle": style}
+
+
+def _end(points: np.ndarray, y: str) -> float:
+    """A run's score: its last mean return, or the end of its smoothed curve."""
+    if y == "episode_return":
+        return _mean_return(points)
+    return float(_smooth(points[:, 1], points[:, 2])[-1])
 
 
 def _mean_return(points: np.ndarray) -> float:
@@ -93,7 +159,12 @@ def _mean_return(points: np.ndarray) -> float:
 
 
 def _draw(
-    axes: Axes, runs: list[np.ndarray], name: str, look: dict, end: float | None
+    axes: Axes,
+    runs: list[np.ndarray],
+    name: str,
+    look: dict,
+    end: float | None,
+    statistic: Callable,
 ) -> None:
     """Draws a group of runs; `end`, or else the mean curve's end, is its label."""
     if not runs:
@@ -104,8 +175,8 @@ def _draw(
         axes.plot(*points[:, :2].T, color=look["color"], alpha=0.3, linewidth=1)
     else:
         x, values = on_one_axis(runs)
-        mean = values.mean(0)
-        axes.fill_between(x, *interval(values), color=look["color"], alpha=0.2, lw=0)
+        mean, band = statistic(values, axis=0), interval(values, statistic)
+        axes.fill_between(x, *band, color=look["color"], alpha=0.2, lw=0)
         name = f"{name}, {len(runs)} runs"
     end = mean[-1] if end is None else end
     axes.plot(x, mean, linewidth=2, label=f"{name}: {human(end)}", **look)

@@ -60,6 +60,10 @@ def test_a_picture_of_two_agents_and_two_seeds(capsys):
         assert image.format == "PNG"
     command.plot(["runs/impala-0", "runs/ppo-1", "--by", "seed", "--x", "seconds"])
     assert lines_of(capsys) == ["seed 0: 1 run", "seed 1: 1 run", "drawn in curves.png"]
+    command.plot(["runs", "--statistic", "iqm", "--profile", "--out", "profile.png"])
+    assert lines_of(capsys)[-1] == "drawn in profile.png"
+    with Image.open("both.png") as curves, Image.open("profile.png") as profile:
+        assert curves.tobytes() != profile.tobytes()
     command.plot(["runs/ppo-1", "runs/ppo-1"])
     assert lines_of(capsys)[0] == "ppo on catch: 2 runs, not all of different seeds"
 

@@ -120,6 +120,46 @@ def test_the_interval_narrows_with_more_seeds():
     assert np.mean(high - low) < np.mean(np.subtract(*plot.interval(few)[::-1]))
 
 
+def test_the_interquartile_mean_forgets_a_quarter_at_each_end():
+    levels = [-1e3, *range(1, 19), 1e6]
+    axes = plot.compare(
+        {"impala": [points([level] * 20) for level in levels]}, statistic="iqm"
+    ).axes[0]
+    assert axes.lines[0].get_ydata() == pytest.approx(9.5)  # of 5 to 14
+    assert axes.get_ylabel().endswith("IQM of runs")
+    low, high = axes.collections[0].get_paths()[0].get_extents().intervaly
+    assert 1 < low < 9.5 < high < 18  # the mean's would reach 100,000
+    assert plot.iqm(np.array([0.0, 1.0, 5.0])) == 2.0  # of three, none is left out
+
+
+def test_a_profile_is_the_share_of_runs_above_each_score():
+    many = [points([level] * 20) for level in (1.0, 2.0, 2.0, 5.0)]
+    axes = plot.profiles({"impala": many, "ppo": [points([3.0] * 20)]}).axes[0]
+    at, above = axes.lines[0].get_xydata().T
+    assert at[0] < 1.0 and at[-1] > 5.0
+    for score, share in (
+        (0.95, 1.0),
+        (1.5, 0.75),
+        (2.5, 0.25),
+        (4.9, 0.25),
+        (5.06, 0.0),
+    ):
+        assert np.interp(score, at, above) == share
+    (band,) = axes.collections  # one run has no interval
+    x, y = band.get_paths()[0].vertices.T
+    there = y[abs(x - 1.5) < 0.01]
+    assert there.min() < 0.75 < there.max()
+    assert np.interp(2.9, *axes.lines[1].get_xydata().T) == 1.0
+    names = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert names == ["impala, 4 runs", "ppo, 1 run"]
+
+
+def test_a_profile_of_equal_scores_is_drawn(tmp_path):
+    runs = [points([2.0] * 5)] * 3
+    plot.save(plot.profiles({"impala": runs}, "kl"), tmp_path / "profile.png")
+    assert (tmp_path / "profile.png").stat().st_size > 10_000
+
+
 def test_a_mean_ends_with_its_shortest_run():
     long, short = points([1.0] * 100), points([3.0] * 40)
     x, values = plot.on_one_axis([long, short])
