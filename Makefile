@@ -20,8 +20,7 @@ CHECK = tests/test_house.py tests/test_prose.py tests/envs_jax/classic_control t
   tests/sebulba/test_transport.py \
   $(addprefix tests/podracer/,agents/test_impala.py checkpoints launch/test_commands.py \
   learning/test_gradients.py learning/test_losses.py learning/test_optimizers.py \
-  metrics/test_episodes.py networks/test_building.py networks/test_policies.py \
-  networks/test_torsos.py parallel runs/test_listing.py runs/test_plot.py \
+  metrics/test_episodes.py networks/test_torsos.py parallel runs/test_plot.py \
   runs/test_run_folder.py runs/test_sinks.py transformations/test_history.py)
 
 .PHONY: help demo check test test-slow test-oldest test-tpu lint clean
