@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from anakin import population, training
+from anakin import meta_gradient, population, training
 from envs_jax.environment import Environment
 from podracer import parallel
 from podracer.agent import Agent
@@ -107,6 +107,20 @@ def programs_together(
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), runs))
     values = {name: jax.ShapeDtypeStruct((runs,), jnp.float32) for name in numbers}
     return _compiled(made, keys, (values,), batch_size)
+
+
+def meta_programs(
+    meta: meta_gradient.Meta, config: meta_gradient.Config, cores: list[jax.Device]
+) -> list[compiled.Program]:
+    """The same of `meta_gradient.train`.
+
+    Raises UserError where the cores cannot share the lifetimes equally, and
+    `compiled.DoesNotFit`.
+    """
+    mesh = parallel.mesh_of(cores)
+    population.check_shares(config.lifetimes, mesh.size, "lifetimes")
+    made = meta_gradient.make_programs(meta, config, mesh)
+    return _compiled(made, jax.eval_shape(jax.random.key, 0), (), config.lifetimes)
 
 
 def _compiled(

@@ -5,6 +5,12 @@
 For each number K of updates: environment steps/s of meta-training; of the same lifetimes,
 whose trajectories and updates are computed, but no gradient through them; and the memory
 that the compiled program needs for what it keeps between operations.
+
+    python -m benchmarks.meta_gradient --slice v3:2x4 --lifetimes 960 --batch-size 64 \
+      --updates 5 --rule.prediction-size 30 --rule.memory-size 256 --rule.embedding-size 16
+
+reports instead what the TPU's compiler makes of meta-training on that slice, which need not
+be there (the extra `tpu-plan`).
 """
 
 import dataclasses
@@ -18,12 +24,12 @@ import rich.console
 import rich.table
 import tyro
 
-from anakin import meta_gradient
+from anakin import meta_gradient, planning
 from anakin.meta import lpg
 from envs_jax.lpg import TaskDistribution
 from podracer import parallel
 from podracer.metrics import human
-from podracer.plan import compiled
+from podracer.plan import compiled, report, tpu
 from podracer.rules.lpg import Sizes
 
 
@@ -40,16 +46,35 @@ class Config:
     cores: int = 1
     seconds: float = 5.0
     """of each measurement, after compilation"""
+    slice: str | None = None
+    """TPU slice to compile for, instead of measuring"""
 
 
-def measure(config: Config, updates: int) -> tuple[float, float, int]:
-    """(steps/s with the meta-gradient, steps/s without it, bytes of temporary memory)."""
+def made(config: Config, updates: int) -> tuple[meta_gradient.Meta, Any]:
+    """What is learned, and how."""
     meta = lpg.make_meta(
         lpg.Config(batch_size=config.batch_size, unroll_length=config.unroll_length),
         TaskDistribution(config.families),
         config.rule,
     )
-    training = meta_gradient.Config(lifetimes=config.lifetimes, updates=updates)
+    return meta, meta_gradient.Config(lifetimes=config.lifetimes, updates=updates)
+
+
+def plan(config: Config) -> None:
+    """Prints the compiler's report for each K."""
+    slice = tpu.make_slice(config.slice)
+    print(slice)
+    for updates in config.updates:
+        meta, training = made(config, updates)
+        _, call = planning.meta_programs(meta, training, slice.cores)
+        steps = meta_gradient.steps(meta, training)
+        print(f"K = {updates}")
+        print("\n".join(report.report(call, slice, "an update of the rule", steps)))
+
+
+def measure(config: Config, updates: int) -> tuple[float, float, int]:
+    """(steps/s with the meta-gradient, steps/s without it, bytes of temporary memory)."""
+    meta, training = made(config, updates)
     mesh = parallel.make_mesh(config.cores)
     programs = meta_gradient.make_programs(meta, training, mesh)
     state = programs.start(jax.random.key(0), jnp.arange(config.lifetimes))
@@ -101,4 +126,4 @@ def main(config: Config) -> None:
 if __name__ == "__main__":
     config = tyro.cli(Config)
     parallel.use_cpu_cores(config.cores)
-    main(config)
+    plan(config) if config.slice else main(config)

@@ -9,8 +9,11 @@ from functools import cache
 import jax
 import pytest
 
+from anakin import meta_gradient
 from anakin import planning as anakin
+from anakin.meta import lpg as meta_lpg
 from envs_jax import Catch
+from envs_jax.lpg import TaskDistribution
 from podracer.agents import (
     AGENTS,
     batch_ppo,
@@ -24,6 +27,7 @@ from podracer.agents import (
 )
 from podracer.parallel import SHARED
 from podracer.plan import compiled, tpu
+from podracer.rules.lpg import Sizes
 from sebulba import host_environments
 from sebulba import planning as sebulba
 from sebulba.cores import Cores, split
@@ -149,6 +153,27 @@ def test_anakin(name, place):
     assert padded == call.memory.arguments
     assert call.cycles > 0 and call.flops > 0
     assert call.memory.peak < 2**26
+
+
+@pytest.mark.parametrize("place", ["v5e:1x1", "v5e:2x4"])
+def test_meta_training(place):
+    """The rule's gradient is averaged at once; agents do not average with one another."""
+    cores = slice_of(place).cores
+    sizes = Sizes(prediction_size=4, memory_size=16, embedding_size=4)
+    meta = meta_lpg.make_meta(
+        meta_lpg.Config(batch_size=2, unroll_length=4),
+        TaskDistribution(("chain-short",)),
+        sizes,
+    )
+    config = meta_gradient.Config(lifetimes=2 * len(cores), updates=2)
+    _, call = anakin.meta_programs(meta, config, cores)
+    weights = jax.eval_shape(meta.init, jax.random.key(0))
+    size = 4 * sum(x.size for x in jax.tree.leaves(weights))
+    found = averages(call, inside=True)
+    assert sum(x >= size for x in found) == (len(cores) > 1)
+    assert sum(x for x in found if x < size) < 1_000  # what ended, for the bandit
+    assert len(averages(call, inside=False)) <= 2 * (len(cores) > 1)
+    assert not call.module.host_transfers
 
 
 @PLACES
