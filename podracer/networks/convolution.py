@@ -8,11 +8,13 @@ there. The platform is that of the lowered program, not of the machine that lowe
 
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
+from typing import Any
 
 import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax.linen.dtypes import promote_dtype
 from jax import lax
 
 Pads = tuple[tuple[int, int], tuple[int, int]]  # (top, bottom), (left, right)
@@ -27,12 +29,14 @@ class Conv(nn.Module):
     strides: tuple[int, int] = (1, 1)
     padding: str | Sequence[tuple[int, int]] = "SAME"  # or "VALID", or Pads
     kernel_init: nn.initializers.Initializer = nn.initializers.lecun_normal()
+    dtype: Any = None  # what it computes in; None: the inputs' and parameters'
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         shape = (*self.kernel_size, x.shape[-1], self.features)
         kernel = self.param("kernel", self.kernel_init, shape)
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        x, kernel, bias = promote_dtype(x, kernel, bias, dtype=self.dtype)
         pads = self.padding
         if isinstance(pads, str):
             pads = lax.padtype_to_pads(

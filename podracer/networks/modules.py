@@ -34,6 +34,9 @@ class Config:
     layer_norm: bool = False
     """layer normalization before each activation function of the torso (not of a resnet)"""
     head: heads.Config = dataclasses.field(default_factory=heads.Config)
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """what the torso computes in; bfloat16 is for accelerators, and slower on a CPU.
+    Parameters, recurrent core, heads and losses are float32 in any case"""
     width: int = 1
     """factor on the channels of a resnet torso"""
     depth: int = 1
@@ -97,7 +100,8 @@ class Branch(nn.Module):
         config, observation = self.config, timesteps.observation
         if config.last_action:
             observation, last_action = observation
-        features = [nn.BatchApply(make_torso(config))(observation)]
+        seen = nn.BatchApply(make_torso(config))(observation)
+        features = [seen.astype(jnp.promote_types(seen.dtype, jnp.float32))]
         if config.last_reward:
             features.append(jnp.clip(timesteps.reward, -1.0, 1.0)[..., None])
         if config.last_action:
@@ -142,14 +146,16 @@ class Core(nn.Module):
 
 
 def make_torso(config: Config) -> nn.Module:
+    dtype = jnp.bfloat16 if config.precision == "bfloat16" else None
     if config.torso == "mlp":
-        activation = getattr(nn, config.activation)
-        init = torsos.INITS[config.init]
-        return torsos.MLP(config.hidden_sizes, activation, init, config.layer_norm)
+        activation, init = getattr(nn, config.activation), torsos.INITS[config.init]
+        return torsos.MLP(
+            config.hidden_sizes, activation, init, config.layer_norm, dtype
+        )
     if config.torso == "resnet":
-        return torsos.ResNet(config.width, config.depth)
+        return torsos.ResNet(config.width, config.depth, dtype)
     torso = {"minatar": torsos.MinAtar, "shallow": torsos.Shallow}[config.torso]
-    return torso(config.layer_norm)
+    return torso(config.layer_norm, dtype)
 
 
 def make_cells(config: Config) -> list[nn.RNNCellBase]:

@@ -2,10 +2,13 @@
 
 Weights are initially uniform within +-1/sqrt(fan_in), as in PyTorch, and biases 0. Images
 are [B, H, W, C]; bytes are divided by 255 here, so that they are stored as bytes elsewhere.
+`dtype` is what the layers compute in; None: their inputs' and parameters'. Parameters are
+float32.
 """
 
 from collections.abc import Callable
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import chex
 import flax.linen as nn
@@ -39,12 +42,13 @@ class MLP(nn.Module):
     activation: Callable[[jax.Array], jax.Array] = nn.relu
     kernel_init: nn.initializers.Initializer = fan_in_uniform
     layer_norm: bool = False
+    dtype: Any = None
 
     @nn.compact
     def __call__(self, observation: PyTree) -> jax.Array:
         x = jnp.concatenate([*map(flatten, jax.tree.leaves(observation))], axis=-1)
         for size in self.hidden_sizes:
-            x = nn.Dense(size, kernel_init=self.kernel_init)(x)
+            x = nn.Dense(size, dtype=self.dtype, kernel_init=self.kernel_init)(x)
             x = self.activation(normalized(x, self.layer_norm))
         return x
 
@@ -53,11 +57,13 @@ class MinAtar(nn.Module):
     """MonoBeast's network for MinAtar (arXiv:1910.03552, section 3), with ReLUs."""
 
     layer_norm: bool = False
+    dtype: Any = None
 
     @nn.compact
     def __call__(self, image: jax.Array) -> jax.Array:
-        x = conv(16, 3, 1, "VALID")(to_float(image))
-        x = dense(128)(flatten(nn.relu(normalized(x, self.layer_norm))))
+        x = conv(16, 3, 1, "VALID", self.dtype)(to_float(image))
+        x = flatten(nn.relu(normalized(x, self.layer_norm)))
+        x = dense(128, dtype=self.dtype)(x)
         return nn.relu(normalized(x, self.layer_norm))
 
 
@@ -65,14 +71,16 @@ class Shallow(nn.Module):
     """MonoBeast's AtariNet, which is DQN's network (doi:10.1038/nature14236)."""
 
     layer_norm: bool = False
+    dtype: Any = None
 
     @nn.compact
     def __call__(self, image: jax.Array) -> jax.Array:
         x = to_float(image)
         for features, size, stride in (32, 8, 4), (64, 4, 2), (64, 3, 1):
-            x = conv(features, size, stride, "VALID")(x)
+            x = conv(features, size, stride, "VALID", self.dtype)(x)
             x = nn.relu(normalized(x, self.layer_norm))
-        return nn.relu(normalized(dense(512)(flatten(x)), self.layer_norm))
+        x = dense(512, dtype=self.dtype)(flatten(x))
+        return nn.relu(normalized(x, self.layer_norm))
 
 
 class ResNet(nn.Module):
@@ -83,17 +91,18 @@ class ResNet(nn.Module):
 
     width: int = 1
     depth: int = 1
+    dtype: Any = None
 
     @nn.compact
     def __call__(self, image: jax.Array) -> jax.Array:
         x = to_float(image)
         for channels in (16, 32, 32):
-            features = channels * self.width
-            x = max_pool(conv(features)(x))
+            same = partial(conv, channels * self.width, dtype=self.dtype)
+            x = max_pool(same()(x))
             for _ in range(2 * self.depth):
-                y = conv(features)(nn.relu(x))
-                x = x + conv(features)(nn.relu(y))
-        return nn.relu(dense(256)(nn.relu(flatten(x))))
+                y = same()(nn.relu(x))
+                x = x + same()(nn.relu(y))
+        return nn.relu(dense(256, dtype=self.dtype)(nn.relu(flatten(x))))
 
 
 def one_hot(observation: PyTree, observation_spec: PyTree) -> PyTree:
@@ -127,9 +136,17 @@ def normalized(x: jax.Array, layer_norm: bool) -> jax.Array:
     return nn.LayerNorm()(x) if layer_norm else x
 
 
-def conv(features: int, size: int = 3, stride: int = 1, padding: str = "SAME") -> Conv:
-    return Conv(features, (size, size), (stride, stride), padding, fan_in_uniform)
+def conv(
+    features: int,
+    size: int = 3,
+    stride: int = 1,
+    padding: str = "SAME",
+    dtype: Any = None,
+) -> Conv:
+    return Conv(
+        features, (size, size), (stride, stride), padding, fan_in_uniform, dtype
+    )
 
 
-def dense(features: int, name: str | None = None) -> nn.Dense:
-    return nn.Dense(features, kernel_init=fan_in_uniform, name=name)
+def dense(features: int, name: str | None = None, dtype: Any = None) -> nn.Dense:
+    return nn.Dense(features, dtype=dtype, kernel_init=fan_in_uniform, name=name)

@@ -1,6 +1,7 @@
 """Torsos: sizes to the letter of their papers, any observation, bytes as images."""
 
 import itertools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,9 @@ import numpy as np
 import pytest
 from dm_env import specs
 
+from podracer import networks
 from podracer.networks import torsos
+from podracer.transformations.examples import zero_timestep
 
 pytestmark = pytest.mark.core
 
@@ -88,3 +91,45 @@ def test_one_hot_names_what_the_spec_calls_discrete():
     encoded = torsos.one_hot(observation, spec)
     np.testing.assert_array_equal(encoded["cell"], [[0, 0, 1], [1, 0, 0]])
     assert encoded["speed"] is observation["speed"]
+
+
+@pytest.mark.parametrize(
+    "torso, layer_norm",
+    [(x, False) for x in ("mlp", "minatar", "shallow", "resnet")] + [("minatar", True)],
+)
+def test_bfloat16_is_what_the_torso_computes_in_and_nothing_else(torso, layer_norm):
+    """Features and gradients are near those of float32, and not the same."""
+    image = specs.Array((40, 40, 2), np.uint8)
+    found = {}
+    for precision in ("float32", "bfloat16"):
+        config = networks.Config(
+            torso, layer_norm=layer_norm, last_reward=True, precision=precision
+        )
+        network = networks.actor_critic(image, specs.DiscreteArray(3), config)
+        params, timestep = network.init(jax.random.key(0)), zero_timestep(image, 4)
+        pixels = jax.random.randint(jax.random.key(1), (4, 40, 40, 2), 0, 256)
+        timestep = timestep._replace(observation=pixels.astype(jnp.uint8))
+
+        def value(params, network=network, timestep=timestep):
+            return network.step(params, network.initial_memory(4), timestep)[
+                1
+            ].value.sum()
+
+        found[precision] = jax.jit(jax.value_and_grad(value))(params)
+        assert {x.dtype for x in jax.tree.leaves((params, found))} == {jnp.dtype("f4")}
+        text = str(jax.make_jaxpr(value)(params))
+        products = re.findall(r"(\w+)\[[^]]*\] = (?:conv_general|dot_general)", text)
+        assert products[-2:] == ["f32", "f32"]  # the heads
+        assert {*products[:-2]} == {"f32" if precision == "float32" else "bf16"}
+    whole, half = (
+        jnp.concatenate([x.ravel() for x in jax.tree.leaves(y)]) for y in found.values()
+    )
+    assert 0 < jnp.linalg.norm(whole - half) < 0.1 * jnp.linalg.norm(whole)
+
+
+def test_heads_are_given_float32():
+    image = specs.Array((4, 4, 1), np.uint8)
+    config = networks.Config("mlp", precision="bfloat16")
+    network = networks.with_heads(image, config, lambda features: features)
+    params, memory = network.init(jax.random.key(0)), network.initial_memory(2)
+    assert network.step(params, memory, zero_timestep(image, 2))[1].dtype == "float32"
