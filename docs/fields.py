@@ -1,6 +1,6 @@
 """An extension of griffe for docs/api: a class is shown with a table of its fields.
 
-A field is described by its docstring or its comment, and so is a constant of a module.
+A field is described by its docstring or its comment, and so is a constant in `__all__`.
 """
 
 import griffe
@@ -9,19 +9,26 @@ import griffe
 class Fields(griffe.Extension):
     """Adds a section "Attributes" to the docstrings of classes with annotated fields."""
 
-    def on_attribute_instance(self, *, attr, **_):
-        """A comment counts as a docstring."""
-        if attr.docstring is None and (text := comment(attr)):
-            attr.docstring = griffe.Docstring(text, parent=attr)
-
     def on_package(self, *, pkg, **_):
-        """Moves descriptions from fields to classes, once all classes are known."""
-        tables = {cls: table(cls) for cls in classes(pkg) if cls.docstring}
+        """Describes constants and classes, once all modules are known."""
+        for module in modules(pkg):
+            for name in module.exports or ():
+                describe(module[name])
+        ours = [x for module in modules(pkg) for x in module.classes.values()]
+        tables = {cls: table(cls) for cls in ours if not cls.is_alias and cls.docstring}
         for cls, rows in tables.items():
             for field in fields(cls):
                 field.docstring = None
             if rows:
                 cls.docstring.value += "\n\nAttributes:\n" + "\n".join(rows)
+
+
+def describe(thing):
+    """Makes the comment of a constant or field its docstring, if it has none."""
+    if thing.is_alias:
+        thing = thing.final_target
+    if thing.is_attribute and thing.docstring is None and (text := comment(thing)):
+        thing.docstring = griffe.Docstring(text, parent=thing)
 
 
 def comment(attribute):
@@ -37,24 +44,21 @@ def comment(attribute):
     return " ".join(line.strip().removeprefix("# ") for line in lines[above:first])
 
 
-def classes(module):
-    """The classes of a module and of those inside it."""
-    for member in module.members.values():
-        if member.is_alias:
-            continue
-        if member.is_class:
-            yield member
-        if member.is_module:
-            yield from classes(member)
+def modules(module):
+    """A module and those inside it."""
+    yield module
+    for inner in module.modules.values():
+        if not inner.is_alias:
+            yield from modules(inner)
 
 
 def fields(cls):
-    """The annotated attributes of a class."""
-    return [
-        field
-        for field in cls.attributes.values()
-        if field.annotation is not None and not field.name.startswith("_")
-    ]
+    """The annotated attributes of a class, described."""
+    public = [x for name, x in cls.attributes.items() if not name.startswith("_")]
+    found = [x for x in public if x.annotation is not None]
+    for field in found:
+        describe(field)
+    return found
 
 
 def table(cls):
