@@ -63,7 +63,7 @@ lint: .venv/ready  ## format, style, and the types of the public contract
 	@.venv/bin/mypy
 
 docs: .venv-docs/ready  ## the documentation as a site: site/index.html
-	@.venv-docs/bin/mkdocs --quiet build --strict
+	@.venv-docs/bin/mkdocs build --strict
 
 clean:  ## remove the environments, caches and site, keep the runs
 	rm -rf .venv .venv-oldest .venv-tpu .venv-docs site \

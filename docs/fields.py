@@ -12,7 +12,7 @@ class Fields(griffe.Extension):
     def on_package(self, *, pkg, **_):
         """Describes constants and classes, once all modules are known."""
         for module in modules(pkg):
-            for name in module.exports or ():
+            for name in {*(module.exports or ())} & {*module.members}:
                 describe(module[name])
         ours = [x for module in modules(pkg) for x in module.classes.values()]
         tables = {cls: table(cls) for cls in ours if not cls.is_alias and cls.docstring}
