@@ -23,7 +23,7 @@ CHECK = tests/test_house.py tests/test_prose.py tests/envs_jax/classic_control t
   metrics/test_episodes.py networks/test_torsos.py parallel runs/test_plot.py \
   runs/test_run_folder.py runs/test_sinks.py transformations/test_history.py)
 
-.PHONY: help demo check test test-slow test-oldest test-tpu lint clean
+.PHONY: help demo check test test-slow test-oldest test-tpu lint docs clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /make \1 - /p' Makefile
@@ -61,18 +61,25 @@ lint: .venv/ready  ## format, style, and the types of the public contract
 	@.venv/bin/ruff check .
 	@.venv/bin/mypy
 
-clean:  ## remove the environments and caches, keep the runs
-	rm -rf .venv .venv-oldest .venv-tpu .pytest_cache .ruff_cache .mypy_cache .hypothesis
+docs: .venv-docs/ready  ## the documentation as a site: site/index.html
+	@.venv-docs/bin/mkdocs build --strict
+
+clean:  ## remove the environments, caches and site, keep the runs
+	rm -rf .venv .venv-oldest .venv-tpu .venv-docs site \
+	  .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # An environment of exactly the pinned versions; `ready` is written when it is complete.
 .venv/ready: requirements/tested.txt
 .venv-oldest/ready: requirements/oldest.txt
 .venv-tpu/ready: requirements/tpu.txt
+.venv-docs/ready: requirements/docs.txt
+.venv-docs/ready: podracer =  # its tools read our files and import nothing
+podracer = $*/bin/pip install --quiet --no-deps --no-build-isolation --editable .
 %/ready: pyproject.toml
 	$(if $(call usable,$(PYTHON)),,$(error podracer needs Python 3.11 or newer with venv \
 	  (test-oldest: 3.13 at most); name one: make $(MAKECMDGOALS) PYTHON=/path/to/python3))
 	$(PYTHON) -m venv $*
 	$*/bin/pip install --quiet --only-binary :all: --requirement $(filter %.txt,$^)
-	$*/bin/pip install --quiet --no-deps --no-build-isolation --editable .
+	$(podracer)
 	@touch $@

@@ -3,6 +3,7 @@
 import difflib
 import inspect
 from collections.abc import Iterable
+from typing import Any
 
 from envs_jax import adapters, grid_world, minatar
 from envs_jax.bsuite import Bandit, MemoryChain, Umbrella
@@ -60,7 +61,7 @@ __all__ = [
     "transition",
 ]
 
-ENVIRONMENTS: dict[str, type] = {
+ENVIRONMENTS: dict[str, type] = {  # by the name that `make` takes
     "acrobot": Acrobot,
     "bandit": Bandit,
     "cartpole": CartPole,
@@ -84,7 +85,7 @@ ENVIRONMENTS: dict[str, type] = {
 }
 
 
-def make(name: str, **options) -> Environment:
+def make(name: str, **options: Any) -> Environment:
     """Makes the environment of that name, with its `time_limit` applied if it has one.
 
     Args:

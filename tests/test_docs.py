@@ -1,13 +1,18 @@
-"""The examples of docs/environments.md, runs.md and update-rules.md run; links lead on."""
+"""The examples of docs/environments.md, runs.md and update-rules.md run; pages are whole.
+
+`make docs` checks the site that is built from them.
+"""
 
 import dataclasses
 import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 import envs_jax
 from anakin.command.flags import Train as AnakinTrain
@@ -20,6 +25,16 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "environments.md"
 TEXT = PAGE.read_text()
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
+AT_ROOT = sorted(ROOT.glob("*.md"))
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+# What GitHub takes for a list, and Python-Markdown, which makes the site, does not.
+MISREAD = {
+    r"\n\n {1,3}\S": "indent the paragraphs of a list item by four spaces",
+    r"\n {1,3}([-*]|\d+\.) ": "indent a list in a list by four spaces",
+    r"\n\n {4}.*(\n {4}.*)*\n([-*]|\d+\.) ": "put an empty line before the next item",
+    r"\n(?!([-*]|\d+\.) |[ |#>]).+\n([-*]|1\.) ": "put an empty line before a list",
+}
 
 # (the heading above, the module that the example needs if any, its code)
 EXAMPLE = re.compile(r"(?:<!-- needs (\w+) -->\n)?```python\n(.*?)```", re.DOTALL)
@@ -66,6 +81,32 @@ def test_links_point_to_files_and_headings(page):
         file, _, anchor = link.partition("#")
         assert (page.parent / file).exists(), link
         assert file or anchor in anchors, link
+
+
+@pytest.mark.parametrize("page", PAGES + AT_ROOT, ids=lambda page: page.name)
+def test_lists_are_lists_on_the_site_too(page):
+    text = re.sub(r"(?ms)^```.*?^```$", "", page.read_text())
+    found = {hint: re.search(wrong, text) for wrong, hint in MISREAD.items()}
+    assert not {hint: match[0] for hint, match in found.items() if match}
+
+
+def test_the_site_has_every_page_once():
+    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
+    listed = [
+        file for part in nav for x in part.values() for y in x for file in y.values()
+    ]
+    pages = [page.relative_to(ROOT / "docs").as_posix() for page in PAGES]
+    assert sorted(listed) == sorted(pages + [page.name for page in AT_ROOT])
+
+
+def test_the_notebooks_name_our_repository():
+    repository = PYPROJECT["project"]["urls"]["Repository"]
+    name = repository.removeprefix("https://github.com/")
+    colab = f"https://colab.research.google.com/github/{name}/blob/main/colab/"
+    for notebook in (ROOT / "colab").glob("*.ipynb"):
+        text = notebook.read_text()
+        assert colab + notebook.name in text
+        assert {*re.findall(r"git\+([\w/:.-]+)", text)} == {repository}
 
 
 def test_every_environment_of_ours_is_described():

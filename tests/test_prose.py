@@ -19,6 +19,7 @@ pytestmark = pytest.mark.core
 ROOT = pathlib.Path(__file__).parents[1]
 PATTERNS = (
     *("*.md", "docs/**/*.md", "colab/*.ipynb", "Makefile", "Dockerfile", "*.toml"),
+    *("*.yml", "docs/*.py", "docs/*.css"),
     *("podracer/**/*.py", "anakin/**/*.py", "sebulba/**/*.py", "envs_jax/**/*.py"),
     *("benchmarks/**/*.py", "tests/**/*.py"),
 )

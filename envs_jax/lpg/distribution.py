@@ -19,7 +19,7 @@ from envs_jax.random_bits import random_bits
 
 GRIDS = {f"grid-{name}": task for name, task in tables.TASKS.items()}
 CHAINS = {f"chain-{name}": task for name, task in chain.TASKS.items()}
-FAMILIES = (*GRIDS, *CHAINS)
+FAMILIES = (*GRIDS, *CHAINS)  # names of groups of tasks
 
 
 class Task(NamedTuple):

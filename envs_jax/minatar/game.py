@@ -26,6 +26,8 @@ class Draws(NamedTuple):
 
 
 class State(NamedTuple):
+    """A game's own state, and the last action."""
+
     game: Any  # specific to the game
     action: jax.Array  # int32 [], the last one executed, 0 to 5
 

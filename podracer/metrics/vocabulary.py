@@ -131,7 +131,7 @@ VOCABULARY = {
 # How rows are merged into one; all other metrics are averaged over the rows.
 NEWEST = ("steps", "updates", "compile_seconds", "dropped", "max_episode_length")
 SUM = ("seconds", "episodes", "games", "evaluation_episodes")
-WEIGHT = {
+WEIGHT = {  # what the mean over rows is weighted by
     "episode_return": "episodes",
     "episode_length": "episodes",
     "game_return": "games",

@@ -22,8 +22,11 @@ from jax.sharding import Mesh, PartitionSpec
 from podracer.parallel.mesh import CORE
 
 MEMBER = "member"
-SHARED, BATCH, SEQUENCE, LOCAL = "shared", "batch", "sequence", "local"
-OPTIONAL = "optional"
+SHARED = "shared"  # the same on every core
+BATCH = "batch"  # split over the cores along the first axis
+SEQUENCE = "sequence"  # split along the second axis
+LOCAL = "local"  # a core's own
+OPTIONAL = "optional"  # not part of programs
 REPLACEABLE = LOCAL, OPTIONAL  # a fresh one may take its place in a resumed run
 SPECS = {
     SHARED: PartitionSpec(),
@@ -73,7 +76,7 @@ class Average(NamedTuple):
         return unravel(jnp.where(late > 0, most - late, 0))
 
 
-AVERAGE = Average()
+AVERAGE = Average()  # over all cores
 MEMBERS = Average(MEMBER)  # over the cores of a population, see `over_shares`
 
 

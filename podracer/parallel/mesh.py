@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 
 from podracer.errors import UserError
 
-CORE = "core"
+CORE = "core"  # the name of the mesh's axis
 
 
 def mesh_of(devices: list[jax.Device]) -> Mesh:
