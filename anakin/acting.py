@@ -69,10 +69,27 @@ def unroll(
 
     def step(actors: Actors, key: Key):
         after, output, kept = interact(act, environment, actors, key)
-        return after, (actors.timestep, output, kept)
+        return after, (flat(actors.timestep), output, kept)
 
     after, (timesteps, outputs, kept) = jax.lax.scan(
         step, actors, jax.random.split(key, unroll_length)
     )
+    timesteps = jax.tree.map(
+        lambda xs, x: xs.reshape(unroll_length, *x.shape),
+        timesteps,
+        actors.timestep,
+    )
     timesteps = with_last(timesteps, after.timestep)
     return after, Trajectory(timesteps, outputs, actors.actor_state), kept
+
+
+def flat(timestep: dm_env.TimeStep) -> dm_env.TimeStep:
+    """The timestep with observations [B, n], which is how rows of them are stored.
+
+    A TPU pads the last two axes of an array to 8 x 128: images [10, 10, 4] would take 20
+    times their size.
+    """
+    observation = jax.tree.map(
+        lambda x: x.reshape(x.shape[0], -1) if x.ndim > 2 else x, timestep.observation
+    )
+    return timestep._replace(observation=observation)
