@@ -27,6 +27,7 @@ from podracer.runs.plot import COLORS, Picture
 from podracer.trained.video import WRITERS, Shot, shots
 
 ENVIRONMENT, ACTOR, LEARNER = COLORS[2], COLORS[0], COLORS[1]
+GAP = ((0, 0), (4, 4), (0, 0))  # pixels around a film, white
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,7 +181,8 @@ def side_by_side(films: list[list[Shot]]) -> list[Shot]:
     together = []
     for number in range(length):
         now = [film[min(number, len(film) - 1)].picture for film in films]
-        together.append(Shot(np.concatenate(now, 1), held=number == length - 1))
+        apart = [np.pad(x, GAP, constant_values=255) for x in now]
+        together.append(Shot(np.concatenate(apart, 1), held=number == length - 1))
     return together
 
 
