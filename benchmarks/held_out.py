@@ -56,7 +56,7 @@ class Config:
     learning_rates: tuple[float, ...] = (20.0, 40.0, 80.0)
     """of LPG's agents"""
     alpha_y: float = 0.5
-    a2c_learning_rates: tuple[float, ...] = (1e-2, 3e-2, 1e-1, 3e-1)
+    a2c_learning_rates: tuple[float, ...] = (3e-2, 1e-1, 3e-1, 1.0)
     a2c_entropy_costs: tuple[float, ...] = (0.01,)
     hidden_sizes: tuple[int, ...] = (32,)
     """of networks for observations that are not an index"""
