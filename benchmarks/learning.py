@@ -4,27 +4,30 @@
 
 Every run is a command, as a user would type it. Its result is the mean return of the
 episodes that finished in the last tenth of its steps, with the exploring policy. Runs that
-are complete in the folder are not repeated. Prints a table (median and range over seeds)
-and draws a figure for each group of tasks.
+are complete in the folder are not repeated: interrupt it, and go on later. Leaves learning.md,
+a table of all results, and for each group of tasks a figure and the commands.
 """
 
 import dataclasses
 import math
+import os
+import platform
 import shlex
-import statistics
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import matplotlib.figure
-import rich.console
+import jax
+import numpy as np
 import rich.progress
-import rich.table
 import tyro
 
 from podracer import metrics
 from podracer.metrics import human
+from podracer.runs import plot
+from podracer.runs.evaluation import interval
 
 HOURS = 3.0  # time limit of a run
 
@@ -117,26 +120,37 @@ class Config:
     """curves of peers/sb3_halfcheetah.py, drawn with those of cheetah"""
 
 
+def command(task: Task) -> str:
+    """What a user would type."""
+    architecture, _, flags = task.command.partition(" ")
+    return f"{architecture} train {flags}"
+
+
 def run(task: Task, seed: int, folder: Path) -> None:
     """Trains into the folder, unless a run has been finished there."""
-    done = folder / "done"
-    if done.exists():
+    if (folder / "done").exists():
         return
-    architecture, *flags = shlex.split(task.command)
-    command = [sys.executable, "-m", architecture, "train", *flags]
-    command += ["--seed", str(seed), "--run", str(folder), "--overwrite", "--quiet"]
-    subprocess.run(command, check=True, timeout=HOURS * 3600)
-    done.touch()
+    line = [sys.executable, "-m", *shlex.split(command(task))]
+    line += ["--seed", str(seed), "--run", str(folder), "--overwrite", "--quiet"]
+    subprocess.run(line, check=True, timeout=HOURS * 3600)
+    (folder / "done").write_text(commit())
 
 
-def curve(folder: Path) -> list[tuple[float, float]]:
-    """(environment steps, mean return) of the rows in which episodes finished."""
-    rows = metrics.read(folder / "metrics.jsonl")
-    return [
-        (row["steps"], row["episode_return"])
-        for row in rows
-        if row["episode_return"] is not None
-    ]
+def commit() -> str:
+    """The checkout's commit, with a + if files differ from it."""
+    git = ["git", "describe", "--always", "--dirty=+", "--exclude", "*"]
+    try:
+        found = subprocess.run(
+            git,
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    except OSError:
+        return "?"
+    return found.stdout.strip() or "?"
 
 
 def result(folder: Path) -> float:
@@ -147,68 +161,71 @@ def result(folder: Path) -> float:
     return total / sum(row["episodes"] for row in last)
 
 
-def seconds(folder: Path) -> float:
-    return sum(row["seconds"] for row in metrics.read(folder / "metrics.jsonl"))
+def points(folder: Path) -> np.ndarray:
+    """The run's learning curve, for `plot.compare`."""
+    rows = metrics.read(folder / "metrics.jsonl")
+    return plot.to_points(rows, "steps", "episode_return")
 
 
-def picture(tasks: list[Task], config: Config, path: Path) -> None:
-    """Draws every run of a group, one colour per task."""
-    figure = matplotlib.figure.Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
-    for number, task in enumerate(tasks):
-        for seed in range(config.seeds):
-            axes.plot(
-                *zip(*curve(place(config, task, seed)), strict=True),
-                color=f"C{number}",
-                alpha=0.7,
-                label=task.name if seed == 0 else None,
-            )
-    for other in config.beside if tasks[0].group == "cheetah" else ():
-        rows = list(metrics.read(other))
-        axes.plot(
-            [row["steps"] for row in rows],
-            [row["mean_return"] for row in rows],
-            color="grey",
-            alpha=0.7,
-            label="PPO of stable-baselines3" if other == config.beside[0] else None,
-        )
-    axes.set_xlabel("environment steps")
-    axes.set_ylabel("mean return of finished episodes")
-    axes.legend()
-    axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=100)
+def peer(path: Path) -> np.ndarray:
+    """The same of a curve of peers/sb3_halfcheetah.py."""
+    rows = metrics.read(path)
+    return np.array([(row["steps"], row["mean_return"], 1.0) for row in rows])
 
 
-def place(config: Config, task: Task, seed: int) -> Path:
+def picture(tasks: list[Task], config: Config) -> plot.Picture:
+    """The curves of a group of tasks."""
+    groups = {task.name: [points(x) for x in folders(config, task)] for task in tasks}
+    if config.beside and tasks[0].group == "cheetah":
+        groups["PPO of stable-baselines3"] = [peer(x) for x in config.beside]
+    return plot.compare(groups)
+
+
+def table(tasks: list[Task], config: Config) -> Iterator[str]:
+    """Lines of Markdown: a row for each task, and how its numbers came about."""
+    yield f"jax {jax.__version__}, {os.cpu_count()} {platform.machine()} processors, "
+    yield f"{jax.default_backend()}. Mean return of the last tenth's episodes:"
+    yield ""
+    yield "| task | agent | steps | target | mean | 95 % interval | IQM | seeds | commit |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for task in tasks:
+        places = folders(config, task)
+        results = np.array([result(folder) for folder in places])
+        low, high = interval(results[:, None]) if len(results) > 1 else (None, None)
+        cells = [
+            task.group,
+            task.name,
+            human(points(places[0])[-1, 0]),
+            human(task.target),
+            human(results.mean()),
+            "" if low is None else f"{human(low[0])} to {human(high[0])}",
+            human(plot.iqm(results)),
+            ", ".join(map(human, results)),
+            ", ".join(sorted({(x / "done").read_text() for x in places})),
+        ]
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+    yield from (f"- {task.group}, {task.name}: `{command(task)}`" for task in tasks)
+
+
+def folders(config: Config, task: Task) -> list[Path]:
+    """The run folder of each seed."""
     name = task.name.replace(", ", "-").lower()
-    return config.out / f"{task.group}-{name}-{seed}"
+    return [config.out / f"{task.group}-{name}-{seed}" for seed in range(config.seeds)]
 
 
 def main(config: Config) -> None:
     tasks = [task for task in TASKS if task.group in config.only]
     config.out.mkdir(parents=True, exist_ok=True)
-    runs = [(task, seed) for task in tasks for seed in range(config.seeds)]
-    for task, seed in rich.progress.track(runs, "learning"):
-        run(task, seed, place(config, task, seed))
-    table = rich.table.Table(
-        "task", "agent", "steps", "target", "median", "range", "seconds"
-    )
-    for task in tasks:
-        folders = [place(config, task, seed) for seed in range(config.seeds)]
-        results = sorted(map(result, folders))
-        table.add_row(
-            task.group,
-            task.name,
-            human(curve(folders[0])[-1][0]),
-            human(task.target),
-            f"{statistics.median(results):.1f}",
-            f"{results[0]:.1f} to {results[-1]:.1f}",
-            f"{statistics.median(map(seconds, folders)):.0f}",
-        )
-    rich.console.Console(width=100).print(table)
+    runs = [(task, n) for task in tasks for n in enumerate(folders(config, task))]
+    for task, (seed, folder) in rich.progress.track(runs, "learning"):
+        run(task, seed, folder)
+    lines = "\n".join(table(tasks, config))
+    (config.out / "learning.md").write_text(lines + "\n")
+    print(lines)
     for group in config.only:
         members = [task for task in tasks if task.group == group]
-        picture(members, config, config.out / f"{group}.png")
+        plot.save(picture(members, config), config.out / f"{group}.png")
 
 
 if __name__ == "__main__":
