@@ -182,7 +182,7 @@ def picture(tasks: list[Task], config: Config) -> plot.Picture:
 
 
 def table(tasks: list[Task], config: Config) -> Iterator[str]:
-    """Lines of Markdown: a row for each task, and how its numbers came about."""
+    """Lines of Markdown: a row for each task, then the commands."""
     yield f"jax {jax.__version__}, {os.cpu_count()} {platform.machine()} processors, "
     yield f"{jax.default_backend()}. Mean return of the last tenth's episodes:"
     yield ""
