@@ -18,7 +18,7 @@ TOGETHER = --numprocesses 3 --dist loadfile --no-loadscope-reorder
 # What `make check` runs: two minutes on two cores.
 CHECK = tests/test_house.py tests/test_prose.py tests/envs_jax/classic_control tests/sebulba/test_cores.py \
   tests/sebulba/test_transport.py \
-  $(addprefix tests/podracer/,agents/test_impala.py checkpoints launch/test_commands.py \
+  $(addprefix tests/podracer/,agents/test_impala.py checkpoints/test_damage.py launch/test_commands.py \
   learning/test_gradients.py learning/test_losses.py learning/test_optimizers.py \
   metrics/test_episodes.py networks/test_torsos.py parallel runs/test_plot.py \
   runs/test_run_folder.py runs/test_sinks.py transformations/test_history.py)
