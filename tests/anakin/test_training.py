@@ -65,15 +65,26 @@ def test_row_t_of_a_trajectory_is_row_0_of_the_next():
     np.testing.assert_array_equal(rewards, [1, 2, 3, 4, 5, 0, 1, 2, 3])
 
 
+class Image(Catch):
+    """Its board has a channel."""
+
+    def observation_spec(self):
+        return super().observation_spec().replace(shape=(self.rows, self.columns, 1))
+
+    def _board(self, state):
+        return super()._board(state)[..., None]
+
+
 def test_images_are_stored_flat_and_delivered_whole():
     """A TPU pads the last two axes of what is stored."""
-    _, _, (trajectory,) = unroll_once(Catch(), unroll_length=7, unrolls=1)
+    _, _, (trajectory,) = unroll_once(Image(), unroll_length=7, unrolls=1)
     boards = trajectory.timesteps.observation
-    assert boards.shape == (8, 2, 10, 5)
+    assert boards.shape == (8, 2, 10, 5, 1)
+    boards = boards[..., 0]
     for row in range(8):  # the ball's, and nothing else is there
         np.testing.assert_array_equal(boards[row, :, row].sum(-1), 1)
         assert not boards[row, :, [x for x in range(9) if x != row]].any()
-    agent, environment = make_agent(Catch()), Batched(auto_reset(Catch()))
+    agent, environment = make_agent(Image()), Batched(auto_reset(Image()))
     state = training.initial_state(jax.random.key(0), jnp.arange(2), agent, environment)
     step = training.make_step(agent, environment, 7)
     stacked = [
@@ -82,7 +93,7 @@ def test_images_are_stored_flat_and_delivered_whole():
         if equation.primitive.name == "scan"
         for x in equation.outvars
     ]
-    assert (7, 2, 50) in stacked and (7, 2, 10, 5) not in stacked
+    assert (7, 2, 50) in stacked and (7, 2, 10, 5, 1) not in stacked
 
 
 def test_stored_memory_replays_to_the_actors_own_logits():
