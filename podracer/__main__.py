@@ -45,6 +45,10 @@ class Plot:
             raise UserError(
                 f"--y is {self.y}: no such metric{nearest(self.y, VOCABULARY)}"
             )
+        if self.profile and (self.statistic, self.x) != ("mean", "steps"):
+            raise UserError(
+                "--profile draws all runs at their ends: leave out --statistic and --x"
+            )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -102,7 +102,7 @@ def profiles(
         its smoothed curve.
     """
     scores = {
-        name: np.array([_end(points, y) for points in runs])
+        name: np.array([_end(points, y) for points in runs if len(points)])
         for name, runs in groups.items()
     }
     everyone = np.concatenate([*scores.values()])

@@ -60,10 +60,14 @@ def test_a_picture_of_two_agents_and_two_seeds(capsys):
         assert image.format == "PNG"
     command.plot(["runs/impala-0", "runs/ppo-1", "--by", "seed", "--x", "seconds"])
     assert lines_of(capsys) == ["seed 0: 1 run", "seed 1: 1 run", "drawn in curves.png"]
-    command.plot(["runs", "--statistic", "iqm", "--profile", "--out", "profile.png"])
-    assert lines_of(capsys)[-1] == "drawn in profile.png"
-    with Image.open("both.png") as curves, Image.open("profile.png") as profile:
-        assert curves.tobytes() != profile.tobytes()
+    for name, flags in {
+        "profile": ["--profile"],
+        "iqm": ["--statistic", "iqm"],
+    }.items():
+        command.plot(["runs", *flags, "--out", f"{name}.png"])
+        assert lines_of(capsys)[-1] == f"drawn in {name}.png"
+        with Image.open("both.png") as curves, Image.open(f"{name}.png") as other:
+            assert curves.tobytes() != other.tobytes()
     command.plot(["runs/ppo-1", "runs/ppo-1"])
     assert lines_of(capsys)[0] == "ppo on catch: 2 runs, not all of different seeds"
 
@@ -115,6 +119,8 @@ def test_a_damaged_line_is_named_and_the_rest_is_drawn(capsys):
         (["run", "--y", "episode_retrun"], "did you mean 'episode_return'?"),
         (["run", "--by", "sede"], "no 'sede'; did you mean 'seed'?"),
         (["run", "--out", "curves.pdf"], "--out is curves.pdf"),
+        (["run", "--profile", "--statistic", "iqm"], "leave out --statistic and --x"),
+        (["run", "--profile", "--x", "seconds"], "leave out --statistic and --x"),
         (["run", "--out", "nowhere/x.png"], "nowhere/x.png: cannot write: No such"),
         (["run", "--x", "minutes"], "'minutes'"),
     ],
