@@ -5,6 +5,7 @@ import json
 import os
 import re
 import sys
+import tomllib
 from code import InteractiveInterpreter
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,8 @@ from jupyter_client.kernelspec import KernelSpecManager
 from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[2]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+REPOSITORY = PYPROJECT["project"]["urls"]["Repository"]
 NOTEBOOKS = sorted((ROOT / "colab").glob("*.ipynb"))
 MOST_BYTES = 300_000  # of a notebook, its pictures included
 MOST_CELLS = 16
@@ -120,8 +123,7 @@ def test_colab_installs_it(path, uploaded, tmp_path, monkeypatch):
     ((magic, line),) = ran
     line = line.format(**names)  # as IPython does
     assert magic == "pip" and f" jax=={jax.__version__} " in line
-    place = "./podracer" if uploaded else "git+https://github.com/ORG/podracer"
-    assert place in line
+    assert ("./podracer" if uploaded else f"git+{REPOSITORY}") in line
 
 
 @each

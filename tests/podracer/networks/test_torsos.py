@@ -111,9 +111,8 @@ def test_bfloat16_is_what_the_torso_computes_in_and_nothing_else(torso, layer_no
         timestep = timestep._replace(observation=pixels.astype(jnp.uint8))
 
         def value(params, network=network, timestep=timestep):
-            return network.step(params, network.initial_memory(4), timestep)[
-                1
-            ].value.sum()
+            memory = network.initial_memory(4)
+            return network.step(params, memory, timestep)[1].value.sum()
 
         found[precision] = jax.jit(jax.value_and_grad(value))(params)
         assert {x.dtype for x in jax.tree.leaves((params, found))} == {jnp.dtype("f4")}
