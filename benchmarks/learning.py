@@ -183,8 +183,9 @@ def picture(tasks: list[Task], config: Config) -> plot.Picture:
 
 def table(tasks: list[Task], config: Config) -> Iterator[str]:
     """Lines of Markdown: a row for each task, then the commands."""
-    yield f"jax {jax.__version__}, {os.cpu_count()} {platform.machine()} processors, "
-    yield f"{jax.default_backend()}. Mean return of the last tenth's episodes:"
+    machine = f"{os.cpu_count()} {platform.machine()} processors"
+    yield f"jax {jax.__version__} on {jax.default_backend()}, {machine}. Mean return of the"
+    yield "episodes that finished in the last tenth of a run:"
     yield ""
     yield "| task | agent | steps | target | mean | 95 % interval | IQM | seeds | commit |"
     yield "|---|---|---|---|---|---|---|---|---|"
