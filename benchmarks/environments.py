@@ -48,6 +48,7 @@ GYMNAX = {  # ours: theirs
     "acrobot": "Acrobot-v1",
     "cartpole": "CartPole-v1",
     "catch": "Catch-bsuite",
+    "deep-sea": "DeepSea-bsuite",
     "memory-chain": "MemoryChain-bsuite",
     "minatar-asterix": "Asterix-MinAtar",
     "minatar-breakout": "Breakout-MinAtar",

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from envs_jax import adapters, grid_world, minatar
-from envs_jax.bsuite import Bandit, MemoryChain, Umbrella
+from envs_jax.bsuite import Bandit, DeepSea, MemoryChain, Umbrella
 from envs_jax.catch import Catch
 from envs_jax.classic_control import (
     Acrobot,
@@ -37,6 +37,7 @@ __all__ = [
     "Batched",
     "CartPole",
     "Catch",
+    "DeepSea",
     "Environment",
     "LPGChain",
     "LPGGrid",
@@ -66,6 +67,7 @@ ENVIRONMENTS: dict[str, type] = {  # by the name that `make` takes
     "bandit": Bandit,
     "cartpole": CartPole,
     "catch": Catch,
+    "deep-sea": DeepSea,
     "grid-door-key": grid_world.DoorKey,
     "grid-empty": grid_world.Empty,
     "grid-four-rooms": grid_world.FourRooms,
