@@ -81,6 +81,7 @@ def main(argv: Sequence[str]) -> None:
     hosts.initialize()
     if hosts.number_of() > 1:
         raise UserError("meta-train is for one process: use the cores of one host")
+    command.keep_programs()
     config = configure(argv)
     share = cpu.cpu_cores(config.meta.lifetimes)
     parallel.use_cpu_cores(share if config.cores is None else config.cores)

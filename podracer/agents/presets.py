@@ -243,7 +243,7 @@ _MUZERO = {
         batch_size=32,
         network=world_model.Config(torso="mlp"),
         replay=Replay(
-            4096, samples_per_insert=8.0, minimum_fill=256, fresh=False, updates=8
+            1024, samples_per_insert=8.0, minimum_fill=256, fresh=False, updates=8
         ),
     ),
     # ours, for MinAtar's five games

@@ -1,7 +1,7 @@
 """The command line of frozen dataclasses: a configuration, or one line on what is wrong.
 
 flags.py: flags to a dataclass; values.py: a dataclass to JSON and back; ends.py: exit codes
-and signals.
+and signals; programs.py: what was compiled is kept.
 """
 
 from podracer.command.ends import dispatch, exits, stopping
@@ -14,6 +14,7 @@ from podracer.command.flags import (
     parse,
     read,
 )
+from podracer.command.programs import keep_programs
 from podracer.command.values import changes, filled
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "dispatch",
     "exits",
     "filled",
+    "keep_programs",
     "parse",
     "read",
     "stopping",

@@ -70,6 +70,7 @@ def _chosen(
     run.check_program(stored, program)
     run.check_same_names(stored, given)
     run.check_trusted(stored, given, AGENTS, brings_code)
+    command.keep_programs()
     return config, loading.restore(config.run, config.checkpoint, trust=True)
 
 

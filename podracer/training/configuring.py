@@ -95,6 +95,7 @@ def configure(
         there or is another one; another host was started with something else.
     """
     hosts.initialize()
+    command.keep_programs()
     others = others or {}
     names = dict.fromkeys((*run.NAMED, "preset", "resume", "config", *others), ())
     given = command.read(argv, names | {"agent": AGENTS}, switches=("trust",))

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import dm_env
 import jax
 import jax.numpy as jnp
+import mctx
 import numpy as np
 import pytest
 from dm_env import specs
@@ -197,6 +198,56 @@ def test_exploration_is_off_in_the_greedy_twin(policy):
             num_simulations=8,
         )
         assert (len({*np.asarray(got.action).tolist()}) > 1) == exploring
+
+
+def test_noise_at_the_root_makes_other_actions_likely():
+    """Dirichlet noise alone: few visits go elsewhere, and where differs from game to game."""
+    model = model_of(
+        lambda hidden, action: jnp.zeros_like(hidden),
+        lambda hidden, action: hidden,
+        same_logits([0.0, 0.0, 0.0]),
+    )
+    noise = {"dirichlet_fraction": 1.0, "dirichlet_alpha": 0.03}
+    got = found(model, jnp.zeros(16), True, 0.0, num_simulations=8, **noise)
+    assert (got.policy.max(-1) > 0.9).mean() > 0.5
+    assert {*np.asarray(got.policy.argmax(-1)).tolist()} == {0, 1, 2}
+
+
+def test_a_masked_search_is_mctxs():
+    """Without noise; the prior that is left is scaled to 1."""
+    model, invalid = two_steps(), jnp.array([[0.0, 1.0, 0.0]])
+
+    def evaluate(hidden):
+        logits, value = model.prediction((), hidden)
+        return {"prior_logits": logits, "value": value[..., 0]}
+
+    def recurrent(params, key, action, hidden):
+        hidden, reward = model.dynamics((), hidden, action)
+        output = mctx.RecurrentFnOutput(
+            reward=reward[..., 0], discount=jnp.full((1,), 0.9), **evaluate(hidden)
+        )
+        return output, hidden
+
+    theirs = mctx.muzero_policy(
+        (),
+        jax.random.key(0),
+        mctx.RootFnOutput(embedding=jnp.zeros(1), **evaluate(jnp.zeros(1))),
+        recurrent,
+        num_simulations=16,
+        invalid_actions=invalid,
+        dirichlet_fraction=0.0,
+        temperature=0.0,
+        qtransform=partial(mctx.qtransform_by_parent_and_siblings, epsilon=1e-8),
+    )
+    masked = model._replace(
+        observation_spec=masked_spec(),
+        representation=lambda params, observation: observation["state"],
+    )
+    observation = {"state": jnp.zeros(1), "action_mask": invalid == 0.0}
+    ours = found(masked, observation, num_simulations=16, **AS_IN_F4)
+    np.testing.assert_allclose(ours.policy, theirs.action_weights, atol=1e-6)
+    value = theirs.search_tree.summary().value
+    np.testing.assert_allclose(ours.value, value, rtol=1e-5)
 
 
 def masked_spec(dtype=bool, size=3):

@@ -1,0 +1,64 @@
+"""Compiled programs are kept from run to run, by JAX's persistent cache."""
+
+import contextlib
+import hashlib
+import os
+import platform
+import time
+from pathlib import Path
+
+import jax
+
+from podracer.parallel import hosts
+
+MINIMUM_SECONDS = 0.1  # of compiling: what takes less is not worth a file
+DAYS = 30  # after which an unused program is removed
+CPU = Path("/proc/cpuinfo")
+
+
+def keep_programs() -> None:
+    """Lets JAX keep what it compiles in the user's cache folder, and find it there again.
+
+    Nothing happens where the user has chosen a folder (`JAX_COMPILATION_CACHE_DIR`) or none
+    (`JAX_ENABLE_COMPILATION_CACHE=false`), where several processes run one program, or
+    without a folder that only the user can write to: what is in it is executed. Each kind
+    of CPU has a folder of its own, for home folders that several machines share.
+    """
+    chosen = jax.config.jax_compilation_cache_dir is not None
+    if chosen or not jax.config.jax_enable_compilation_cache or hosts.number_of() > 1:
+        return
+    with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: there is no home
+        folder = _folder()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.stat()
+        if status.st_uid == os.getuid() and not status.st_mode & 0o022:
+            remove_unused(folder)
+            jax.config.update("jax_compilation_cache_dir", str(folder))
+            name = "jax_persistent_cache_min_compile_time_secs"
+            if name.upper() not in os.environ:
+                jax.config.update(name, MINIMUM_SECONDS)
+
+
+def remove_unused(folder: Path) -> None:
+    """Removes the files that nobody has read or written for `DAYS`."""
+    oldest = time.time() - DAYS * 24 * 3600
+    for path in folder.iterdir():
+        status = path.stat()
+        if max(status.st_atime, status.st_mtime) < oldest:
+            path.unlink(missing_ok=True)
+
+
+def _folder() -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache, "podracer", "programs", _cpu())
+
+
+def _cpu() -> str:
+    """Differs between CPUs that cannot run each other's programs."""
+    if CPU.exists():
+        lines = CPU.read_text().splitlines()
+        known = {line for line in lines if line.startswith(("flags", "Features"))}
+    else:
+        known = {platform.processor()}
+    text = "".join(sorted(known))
+    return f"{platform.machine()}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
