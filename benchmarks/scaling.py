@@ -134,7 +134,7 @@ def measure(setting: Setting, config: Config) -> dict[str, float]:
         agent,
         unroll_length=config.unroll_length,
         total_steps=10**12,
-        stopped=lambda: bool(begun) and time.monotonic() > begun[0] + config.seconds,
+        stopped=lambda: bool(rows) and time.monotonic() > begun[0] + config.seconds,
     ):
         if begun and row:
             rows.append(row)
