@@ -213,8 +213,24 @@ def test_noise_at_the_root_makes_other_actions_likely():
     assert {*np.asarray(got.policy.argmax(-1)).tolist()} == {0, 1, 2}
 
 
-def test_a_masked_search_is_mctxs():
-    """Without noise; the prior that is left is scaled to 1."""
+THEIRS = {
+    "muzero": partial(
+        mctx.muzero_policy,
+        dirichlet_fraction=0.0,
+        temperature=0.0,
+        qtransform=partial(mctx.qtransform_by_parent_and_siblings, epsilon=3.0),
+    ),
+    "gumbel": partial(
+        mctx.gumbel_muzero_policy,
+        gumbel_scale=0.0,
+        qtransform=partial(mctx.qtransform_completed_by_mix_value, epsilon=3.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("policy", THEIRS)
+def test_a_masked_search_is_mctxs(policy):
+    """Without noise; the prior that is left is scaled to 1, small ranges are not stretched."""
     model, invalid = two_steps(), jnp.array([[0.0, 1.0, 0.0]])
 
     def evaluate(hidden):
@@ -228,23 +244,26 @@ def test_a_masked_search_is_mctxs():
         )
         return output, hidden
 
-    theirs = mctx.muzero_policy(
+    theirs = THEIRS[policy](
         (),
         jax.random.key(0),
         mctx.RootFnOutput(embedding=jnp.zeros(1), **evaluate(jnp.zeros(1))),
         recurrent,
         num_simulations=16,
         invalid_actions=invalid,
-        dirichlet_fraction=0.0,
-        temperature=0.0,
-        qtransform=partial(mctx.qtransform_by_parent_and_siblings, epsilon=1e-8),
     )
     masked = model._replace(
         observation_spec=masked_spec(),
         representation=lambda params, observation: observation["state"],
     )
-    observation = {"state": jnp.zeros(1), "action_mask": invalid == 0.0}
-    ours = found(masked, observation, num_simulations=16, **AS_IN_F4)
+    ours = found(
+        masked,
+        {"state": jnp.zeros(1), "action_mask": invalid == 0.0},
+        policy=policy,
+        num_simulations=16,
+        discount_factor=0.9,
+        least_range=3.0,
+    )
     np.testing.assert_allclose(ours.policy, theirs.action_weights, atol=1e-6)
     value = theirs.search_tree.summary().value
     np.testing.assert_allclose(ours.value, value, rtol=1e-5)
