@@ -362,7 +362,8 @@ def some_trajectory(reward=0.0, length=4, batch_size=2):
 
 @pytest.mark.parametrize("reanalyse", [False, True])
 def test_updates_learn(reanalyse):
-    agent = make(reanalyse=reanalyse, learning_rate=0.01)
+    costs = {"value_cost": 0.1, "reward_cost": 3.0}
+    agent = make(reanalyse=reanalyse, learning_rate=0.01, return_steps=2, **costs)
     state = agent.initial_learner_state(jax.random.key(0))
     trajectory, seen = some_trajectory(reward=1.0), []
     for _ in range(30):
@@ -371,13 +372,24 @@ def test_updates_learn(reanalyse):
     assert int(state.shared.updates) == 30
     assert float(seen[-1]["loss/reward"]) < 0.8 * float(seen[0]["loss/reward"])
     assert all(np.isfinite(float(x)) for x in seen[-1].values())
-    # Only reanalysis learns the policies of its own search, not those that were given.
     moved = jax.tree.map(
         lambda a, b: bool((a != b).any()),
         agent.initial_learner_state(jax.random.key(0)).shared.params,
         state.shared.params,
     )
     assert all(jax.tree.leaves(moved))
+    parts = {name: float(seen[0][f"loss/{name}"]) for name in ("policy", "value")}
+    total = parts["policy"] + 0.1 * parts["value"] + 3.0 * float(seen[0]["loss/reward"])
+    assert float(seen[0]["loss/total"]) == pytest.approx(total)
+    # Reanalysis takes its own search's values, not those that were found when acting.
+    outputs = trajectory.outputs
+    extras = outputs.extras._replace(value=outputs.extras.value + 3.0)
+    other = trajectory._replace(outputs=outputs._replace(extras=extras))
+    losses = [
+        float(agent.learner_step(jax.random.key(2), state, x)[1]["loss/value"])
+        for x in (trajectory, other)
+    ]
+    assert (losses[0] == losses[1]) == reanalyse
 
 
 def test_a_return_beyond_the_support_stops_the_run():
