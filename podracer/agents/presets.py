@@ -230,33 +230,23 @@ _LPG = {
     ),
 }
 
-_MUZERO = {
-    # ours, found on Catch: a model needs many updates from few steps
-    "small": Preset(
-        muzero.Config(
-            policy="gumbel",
-            num_simulations=8,
-            discount_factor=0.99,
-            learning_rate=2e-3,
-        ),
-        unroll_length=16,
-        batch_size=32,
-        network=world_model.Config(torso="mlp"),
-        replay=Replay(
-            1024, samples_per_insert=8.0, minimum_fill=256, fresh=False, updates=8
-        ),
+# Ours, found on Catch: a model needs many updates from few steps.
+_SMALL_MUZERO = Preset(
+    muzero.Config(
+        policy="gumbel", num_simulations=8, discount_factor=0.99, learning_rate=2e-3
     ),
-    # ours, for MinAtar's five games
-    "minatar": Preset(
-        muzero.Config(
-            policy="gumbel",
-            num_simulations=8,
-            discount_factor=0.99,
-            learning_rate=2e-3,
-        ),
-        unroll_length=32,
-        batch_size=64,
-        network=world_model.Config(),
+    unroll_length=16,
+    batch_size=32,
+    network=world_model.Config(torso="mlp"),
+    replay=Replay(
+        1024, samples_per_insert=8.0, minimum_fill=256, fresh=False, updates=8
+    ),
+)
+_MUZERO = {
+    "small": _SMALL_MUZERO,
+    # ours, tried on Breakout
+    "minatar": _SMALL_MUZERO._replace(
+        network=world_model.Config(torso="mlp", hidden_size=128)
     ),
     # Schrittwieser et al. 2020, appendix G (Atari), in small: its search and returns, a
     # network and batch of a few cores, and Adam
