@@ -9,101 +9,30 @@ a table of all results, and for each group of tasks a figure and the commands.
 """
 
 import dataclasses
-import math
+import json
 import os
 import platform
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
 import numpy as np
 import rich.progress
 import tyro
 
+from benchmarks.experiments import TASKS, Task
 from podracer import metrics
+from podracer.files import atomic
 from podracer.metrics import human
 from podracer.runs import plot
 from podracer.runs.evaluation import interval
 
 HOURS = 3.0  # time limit of a run
-
-
-class Task(NamedTuple):
-    """A command, and the mean return that it should reach."""
-
-    group: str
-    name: str
-    command: str
-    target: float
-
-
-PPO, BATCH_PPO = "--agent ppo --preset", "--agent batch_ppo --preset"
-MUZERO = "--agent muzero --preset small --total-steps 200_000"
-TASKS = (
-    Task("cartpole", "PPO, Anakin", f"anakin {PPO} small --env cartpole", 475),
-    Task(
-        "cartpole",
-        "PPO, Sebulba",
-        f"sebulba {PPO} small --env CartPole-v1 --total-steps 1_000_000",
-        475,
-    ),
-    Task(
-        "cartpole",
-        "BatchPPO, Anakin",
-        f"anakin {BATCH_PPO} head-cartpole --env cartpole --total-steps 200_000",
-        475,
-    ),
-    Task(
-        "cartpole",
-        "BatchPPO, Sebulba",
-        f"sebulba {BATCH_PPO} head-cartpole --env CartPole-v1 --total-steps 200_000"
-        " --threads-per-core 1",  # 30 environments, as the original's
-        475,
-    ),
-    Task("pendulum", "PPO", f"anakin {PPO} continuous --env pendulum", -200),
-    Task(
-        "pendulum", "BatchPPO", f"anakin {BATCH_PPO} head-pendulum --env pendulum", -250
-    ),
-    Task(
-        "cheetah",
-        "PPO",
-        f"sebulba {PPO} mujoco --env HalfCheetah-v4 --total-steps 1_000_000",
-        math.nan,
-    ),
-    Task(
-        "cheetah",
-        "BatchPPO",
-        f"sebulba {BATCH_PPO} mujoco --env HalfCheetah-v4 --total-steps 1_000_000"
-        " --threads-per-core 1",
-        math.nan,
-    ),
-    Task("muzero-catch", "MuZero, Anakin", f"anakin {MUZERO} --env catch", 0.9),
-    Task("muzero-catch", "MuZero, Sebulba", f"sebulba {MUZERO} --env jax:catch", 0.9),
-    Task("muzero-cartpole", "MuZero", f"anakin {MUZERO} --env cartpole", 195),
-    Task("muzero-empty", "MuZero", f"anakin {MUZERO} --env grid-empty", 0.9),
-    Task(  # of seconds, for the tests
-        "smoke",
-        "IMPALA",
-        "anakin --preset small --env catch --batch-size 8 --network.hidden-sizes 8"
-        " --total-steps 2_000",
-        math.nan,
-    ),
-    *(
-        Task(
-            f"minatar-{game}",
-            name,
-            f"anakin --agent {agent} --preset minatar --env minatar-{game}"
-            " --total-steps 2_000_000",
-            math.nan,
-        )
-        for game in ("breakout", "asterix", "space-invaders")
-        for name, agent in (("IMPALA", "impala"), ("PPO", "ppo"))
-    ),
-)
+DONE = "done.json"  # says how a run of a folder was made
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,20 +49,21 @@ class Config:
     """curves of peers/sb3_halfcheetah.py, drawn with those of cheetah"""
 
 
-def command(task: Task) -> str:
-    """What a user would type."""
-    architecture, _, flags = task.command.partition(" ")
-    return f"{architecture} train {flags}"
-
-
 def run(task: Task, seed: int, folder: Path) -> None:
-    """Trains into the folder, unless a run has been finished there."""
-    if (folder / "done").exists():
+    """Trains into the folder, unless the same command has finished there."""
+    done = folder / DONE
+    if done.exists() and json.loads(done.read_text())["command"] == task.command:
         return
-    line = [sys.executable, "-m", *shlex.split(command(task))]
+    done.unlink(missing_ok=True)
+    line = [sys.executable, "-m", *shlex.split(task.command)]
     line += ["--seed", str(seed), "--run", str(folder), "--overwrite", "--quiet"]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    found, started = commit(), time.monotonic()
     subprocess.run(line, check=True, timeout=HOURS * 3600)
-    (folder / "done").write_text(commit())
+    seconds = round(time.monotonic() - started, 1)
+    with atomic(done) as path:
+        how = {"command": task.command, "commit": found, "seconds": seconds}
+        path.write_text(json.dumps(how | {"date": time.strftime("%Y-%m-%d")}))
 
 
 def commit() -> str:
@@ -175,7 +105,7 @@ def peer(path: Path) -> np.ndarray:
 
 def picture(tasks: list[Task], config: Config) -> plot.Picture:
     """The curves of a group of tasks."""
-    groups = {task.name: [points(x) for x in folders(config, task)] for task in tasks}
+    groups = {task.agent: [points(x) for x in folders(config, task)] for task in tasks}
     if config.beside and tasks[0].group == "cheetah":
         groups["PPO of stable-baselines3"] = [peer(x) for x in config.beside]
     return plot.compare(groups)
@@ -195,24 +125,27 @@ def table(tasks: list[Task], config: Config) -> Iterator[str]:
         low, high = interval(results[:, None]) if len(results) > 1 else (None, None)
         cells = [
             task.group,
-            task.name,
+            task.agent,
             human(points(places[0])[-1, 0]),
             human(task.target),
             human(results.mean()),
             "" if low is None else f"{human(low[0])} to {human(high[0])}",
             human(plot.iqm(results)),
             ", ".join(map(human, results)),
-            ", ".join(sorted({(x / "done").read_text() for x in places})),
+            ", ".join(
+                sorted({json.loads((x / DONE).read_text())["commit"] for x in places})
+            ),
         ]
         yield f"| {' | '.join(cells)} |"
     yield ""
-    yield from (f"- {task.group}, {task.name}: `{command(task)}`" for task in tasks)
+    yield from (f"- {task.group}, {task.agent}: `{task.command}`" for task in tasks)
 
 
 def folders(config: Config, task: Task) -> list[Path]:
     """The run folder of each seed."""
-    name = task.name.replace(", ", "-").lower()
-    return [config.out / f"{task.group}-{name}-{seed}" for seed in range(config.seeds)]
+    name = f"{task.env}-{task.agent}".replace(", ", "-").replace(" ", "-").lower()
+    name = name.replace(":", "-")
+    return [config.out / task.group / f"{name}-{n}" for n in range(config.seeds)]
 
 
 def main(config: Config) -> None:
@@ -226,7 +159,8 @@ def main(config: Config) -> None:
     print(lines)
     for group in config.only:
         members = [task for task in tasks if task.group == group]
-        plot.save(picture(members, config), config.out / f"{group}.png")
+        if len({task.env for task in members}) == 1:
+            plot.save(picture(members, config), config.out / f"{group}.png")
 
 
 if __name__ == "__main__":
