@@ -58,12 +58,18 @@ def run(task: Task, seed: int, folder: Path) -> None:
     line = [sys.executable, "-m", *shlex.split(task.command)]
     line += ["--seed", str(seed), "--run", str(folder), "--overwrite", "--quiet"]
     folder.parent.mkdir(parents=True, exist_ok=True)
-    found, started = commit(), time.monotonic()
+    how = {
+        "command": task.command,
+        "commit": commit(),
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": f"{os.cpu_count()} {platform.machine()} processors",
+        "load": round(os.getloadavg()[0], 1),  # of other programs, in processors
+    }
+    started = time.monotonic()
     subprocess.run(line, check=True, timeout=HOURS * 3600)
-    seconds = round(time.monotonic() - started, 1)
+    how["seconds"] = round(time.monotonic() - started, 1)
     with atomic(done) as path:
-        how = {"command": task.command, "commit": found, "seconds": seconds}
-        path.write_text(json.dumps(how | {"date": time.strftime("%Y-%m-%d")}))
+        path.write_text(json.dumps(how))
 
 
 def commit() -> str:
