@@ -140,11 +140,11 @@ PONG = (
 
 
 def _built_in(env: str, agent: str, flags: str, steps: str = "1_000_000") -> Task:
-    command = f"anakin train {flags} --env {env} {STEPS} {steps}"
+    command = f"anakin train {flags} --env {env} {STEPS} {steps} --cores 1"
     return Task("built-in", agent, command)
 
 
-BUILT_IN = (  # one for each environment of envs_jax: seconds to two minutes
+BUILT_IN = (  # one for each environment of envs_jax: equal results on any number of cores
     _built_in("acrobot", "PPO", SMALL),
     _built_in("bandit", "PPO", SMALL, "200_000"),
     _built_in("cartpole", "PPO", SMALL),
@@ -156,10 +156,6 @@ BUILT_IN = (  # one for each environment of envs_jax: seconds to two minutes
     _built_in("lpg-chain", "PPO", SMALL),
     _built_in("lpg-grid", "PPO", f"{SMALL} {MLP}", "2_000_000"),
     _built_in("memory-chain", "PPO, LSTM", f"{SMALL} {LSTM}"),
-    *(
-        _built_in(f"minatar-{game}", "PPO", f"{PPO} minatar", "2_000_000")
-        for game in GAMES
-    ),
     _built_in(
         "mountain-car",
         "PPO",
@@ -169,6 +165,10 @@ BUILT_IN = (  # one for each environment of envs_jax: seconds to two minutes
     _built_in("mountain-car-continuous", "PPO", CONTINUOUS, "500_000"),
     _built_in("pendulum", "PPO", CONTINUOUS),
     _built_in("umbrella", "PPO", SMALL),
+    *(
+        _built_in(f"minatar-{game}", "PPO", f"{PPO} minatar", "2_000_000")
+        for game in GAMES
+    ),
 )
 
 TASKS = *FIRST, *MEMORY, *CONTROL, *MINATAR, *PONG, *BUILT_IN
