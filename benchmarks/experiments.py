@@ -12,6 +12,7 @@ class Task(NamedTuple):
     agent: str  # how tables name it
     command: str
     target: float = math.nan
+    together: bool = False  # all seeds in one program: each as alone, and sooner
 
     @property
     def env(self) -> str:
@@ -141,7 +142,7 @@ PONG = (
 
 def _built_in(env: str, agent: str, flags: str, steps: str = "1_000_000") -> Task:
     command = f"anakin train {flags} --env {env} {STEPS} {steps} --cores 1"
-    return Task("built-in", agent, command)
+    return Task("built-in", agent, command, together=True)
 
 
 BUILT_IN = (  # one for each environment of envs_jax: equal results on any number of cores
@@ -166,7 +167,7 @@ BUILT_IN = (  # one for each environment of envs_jax: equal results on any numbe
     _built_in("pendulum", "PPO", CONTINUOUS),
     _built_in("umbrella", "PPO", SMALL),
     *(
-        _built_in(f"minatar-{game}", "PPO", f"{PPO} minatar", "2_000_000")
+        _built_in(f"minatar-{game}", "IMPALA", "--agent impala --preset minatar")
         for game in GAMES
     ),
 )

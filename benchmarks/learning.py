@@ -4,8 +4,9 @@
 
 Every run is a command, as a user would type it. Its result is the mean return of the
 episodes that finished in the last tenth of its steps, with the exploring policy. Runs that
-are complete in the folder are not repeated: interrupt it, and go on later. Leaves learning.md,
-a table of all results, and for each group of tasks a figure and the commands.
+are complete in the folder are not repeated: interrupt it, and go on later. Leaves learning.md, the
+tables of all groups, and in learning/ for each group its records and a figure: in the folder
+of the runs, or where `--report` says. To report again is to run it again.
 """
 
 import dataclasses
@@ -16,23 +17,20 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
-import jax
 import numpy as np
 import rich.progress
 import tyro
 
+from benchmarks import records
 from benchmarks.experiments import TASKS, Task
 from podracer import metrics
 from podracer.files import atomic
-from podracer.metrics import human
 from podracer.runs import plot
-from podracer.runs.evaluation import interval
 
 HOURS = 3.0  # time limit of a run
-DONE = "done.json"  # says how a run of a folder was made
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,20 +42,38 @@ class Config:
     seeds: int = 3
     """number of runs of each task, from seed 0"""
     out: Path = Path("runs/learning")
-    """folder for the runs and figures"""
+    """folder for the runs"""
+    report: Path | None = None
+    """folder for learning.md, records and figures; default: the runs' one"""
     beside: tuple[Path, ...] = ()
     """curves of peers/sb3_halfcheetah.py, drawn with those of cheetah"""
 
 
-def run(task: Task, seed: int, folder: Path) -> None:
-    """Trains into the folder, unless the same command has finished there."""
-    done = folder / DONE
-    if done.exists() and json.loads(done.read_text())["command"] == task.command:
-        return
-    done.unlink(missing_ok=True)
-    line = [sys.executable, "-m", *shlex.split(task.command)]
-    line += ["--seed", str(seed), "--run", str(folder), "--overwrite", "--quiet"]
-    folder.parent.mkdir(parents=True, exist_ok=True)
+def run(task: Task, config: Config) -> None:
+    """Trains the seeds whose folders do not hold a finished run of this command."""
+    places = folders(config, task)
+    left = [seed for seed, place in enumerate(places) if not is_done(task, place)]
+    if task.together and left:
+        train(task, places[left[0] : left[-1] + 1], left[0])
+    else:
+        for seed in left:
+            train(task, places[seed : seed + 1], seed)
+
+
+def is_done(task: Task, folder: Path) -> bool:
+    """Whether the task's command has finished there."""
+    done = folder / records.DONE
+    return done.exists() and json.loads(done.read_text())["command"] == task.command
+
+
+def train(task: Task, places: Sequence[Path], seed: int) -> None:
+    """One program for this seed and the next; notes in each place how it was made."""
+    line = [sys.executable, "-m", *shlex.split(task.command), "--seed", str(seed)]
+    line += ["--overwrite", "--quiet", "--run"]
+    if task.together:
+        line += [str(places[0].parent), "--seeds", str(len(places))]
+    else:
+        line += [str(places[0])]
     how = {
         "command": task.command,
         "commit": commit(),
@@ -65,11 +81,15 @@ def run(task: Task, seed: int, folder: Path) -> None:
         "machine": f"{os.cpu_count()} {platform.machine()} processors",
         "load": round(os.getloadavg()[0], 1),  # of other programs, in processors
     }
+    for place in places:
+        (place / records.DONE).unlink(missing_ok=True)
     started = time.monotonic()
+    places[0].parent.mkdir(parents=True, exist_ok=True)
     subprocess.run(line, check=True, timeout=HOURS * 3600)
-    how["seconds"] = round(time.monotonic() - started, 1)
-    with atomic(done) as path:
-        path.write_text(json.dumps(how))
+    how |= {"seconds": round(time.monotonic() - started, 1), "runs": len(places)}
+    for place in places:
+        with atomic(place / records.DONE) as path:
+            path.write_text(json.dumps(how))
 
 
 def commit() -> str:
@@ -87,14 +107,6 @@ def commit() -> str:
     except OSError:
         return "?"
     return found.stdout.strip() or "?"
-
-
-def result(folder: Path) -> float:
-    """The mean return of episodes that finished in the last tenth of the run."""
-    rows = [row for row in metrics.read(folder / "metrics.jsonl") if row["episodes"]]
-    last = [row for row in rows if row["steps"] > 0.9 * rows[-1]["steps"]]
-    total = sum(row["episodes"] * row["episode_return"] for row in last)
-    return total / sum(row["episodes"] for row in last)
 
 
 def points(folder: Path) -> np.ndarray:
@@ -117,56 +129,28 @@ def picture(tasks: list[Task], config: Config) -> plot.Picture:
     return plot.compare(groups)
 
 
-def table(tasks: list[Task], config: Config) -> Iterator[str]:
-    """Lines of Markdown: a row for each task, then the commands."""
-    machine = f"{os.cpu_count()} {platform.machine()} processors"
-    yield f"jax {jax.__version__} on {jax.default_backend()}, {machine}. Mean return of the"
-    yield "episodes that finished in the last tenth of a run:"
-    yield ""
-    yield "| task | agent | steps | target | mean | 95 % interval | IQM | seeds | commit |"
-    yield "|---|---|---|---|---|---|---|---|---|"
-    for task in tasks:
-        places = folders(config, task)
-        results = np.array([result(folder) for folder in places])
-        low, high = interval(results[:, None]) if len(results) > 1 else (None, None)
-        cells = [
-            task.group,
-            task.agent,
-            human(points(places[0])[-1, 0]),
-            human(task.target),
-            human(results.mean()),
-            "" if low is None else f"{human(low[0])} to {human(high[0])}",
-            human(plot.iqm(results)),
-            ", ".join(map(human, results)),
-            ", ".join(
-                sorted({json.loads((x / DONE).read_text())["commit"] for x in places})
-            ),
-        ]
-        yield f"| {' | '.join(cells)} |"
-    yield ""
-    yield from (f"- {task.group}, {task.agent}: `{task.command}`" for task in tasks)
-
-
 def folders(config: Config, task: Task) -> list[Path]:
     """The run folder of each seed."""
     name = f"{task.env}-{task.agent}".replace(", ", "-").replace(" ", "-").lower()
-    name = name.replace(":", "-")
-    return [config.out / task.group / f"{name}-{n}" for n in range(config.seeds)]
+    base = config.out / task.group / name.replace(":", "-")
+    return [base / f"seed-{n}" for n in range(config.seeds)]
 
 
 def main(config: Config) -> None:
     tasks = [task for task in TASKS if task.group in config.only]
-    config.out.mkdir(parents=True, exist_ok=True)
-    runs = [(task, n) for task in tasks for n in enumerate(folders(config, task))]
-    for task, (seed, folder) in rich.progress.track(runs, "learning"):
-        run(task, seed, folder)
-    lines = "\n".join(table(tasks, config))
-    (config.out / "learning.md").write_text(lines + "\n")
-    print(lines)
+    for task in rich.progress.track(tasks, "learning"):
+        run(task, config)
+    out = (config.report or config.out) / "learning"
+    out.mkdir(parents=True, exist_ok=True)
     for group in config.only:
         members = [task for task in tasks if task.group == group]
+        lines = [records.record(task, folders(config, task)) for task in members]
+        records.write(lines, out / f"{group}.jsonl")
+        print(group, *records.table(lines), sep="\n")
         if len({task.env for task in members}) == 1:
-            plot.save(picture(members, config), config.out / f"{group}.png")
+            plot.save(picture(members, config), out / f"{group}.png")
+    with atomic(out.with_suffix(".md")) as path:
+        path.write_text(records.page(out))
 
 
 if __name__ == "__main__":
