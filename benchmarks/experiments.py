@@ -150,6 +150,7 @@ BUILT_IN = (  # one for each environment of envs_jax: equal results on any numbe
     _built_in("bandit", "PPO", SMALL, "200_000"),
     _built_in("cartpole", "PPO", SMALL),
     _built_in("catch", "IMPALA", "--agent impala --preset small"),
+    _built_in("deep-sea", "PPO", SMALL),
     _built_in("grid-door-key", "PPO", f"{SMALL} {MLP}", "2_000_000"),
     _built_in("grid-empty", "PPO", f"{SMALL} {MLP}"),
     _built_in("grid-four-rooms", "PPO", f"{SMALL} {MLP}", "2_000_000"),
