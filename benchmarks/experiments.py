@@ -36,13 +36,13 @@ FIRST = (  # seconds to minutes
         475,
     ),
     Task(
-        "cartpole",
+        "cartpole-batch-ppo",
         "BatchPPO, Anakin",
         f"anakin train {BATCH_PPO} head-cartpole --env cartpole {STEPS} 200_000",
         475,
     ),
     Task(
-        "cartpole",
+        "cartpole-batch-ppo",
         "BatchPPO, Sebulba",
         f"sebulba train {BATCH_PPO} head-cartpole --env CartPole-v1 {STEPS} 200_000"
         " --threads-per-core 1",  # 30 environments, as the original's

@@ -24,9 +24,14 @@ import numpy as np
 import rich.progress
 import tyro
 
+import anakin
+import envs_jax
+import podracer
+import sebulba
 from benchmarks import records
 from benchmarks.experiments import TASKS, Task
 from podracer import metrics
+from podracer.errors import UserError
 from podracer.files import atomic
 from podracer.runs import plot
 
@@ -45,8 +50,17 @@ class Config:
     """folder for the runs"""
     report: Path | None = None
     """folder for learning.md, records and figures; default: the runs' one"""
+    train: bool = True
+    """train what has not finished in `out`, rather than only report what has"""
     beside: tuple[Path, ...] = ()
     """curves of peers/sb3_halfcheetah.py, drawn with those of cheetah"""
+
+    def __post_init__(self):
+        groups = dict.fromkeys(task.group for task in TASKS)
+        if unknown := {*self.only} - groups.keys():
+            raise UserError(
+                f"only is {', '.join(sorted(unknown))}; it must be of {', '.join(groups)}"
+            )
 
 
 def run(task: Task, config: Config) -> None:
@@ -93,20 +107,30 @@ def train(task: Task, places: Sequence[Path], seed: int) -> None:
 
 
 def commit() -> str:
-    """The checkout's commit, with a + if files differ from it."""
-    git = ["git", "describe", "--always", "--dirty=+", "--exclude", "*"]
+    """The last commit that changed the packages, with a + if their files differ from it.
+
+    So it also names the code in branches that only add to benchmarks or docs.
+    """
+    packages = [
+        str(Path(x.__file__).parent) for x in (anakin, envs_jax, podracer, sebulba)
+    ]
+    found = git("log", "-1", "--format=%h", "--", *packages)
+    return f"{found or '?'}{'+' * bool(git('status', '--short', '--', *packages))}"
+
+
+def git(*arguments: str) -> str:
+    """What git prints; nothing if it fails."""
     try:
-        found = subprocess.run(
-            git,
+        return subprocess.run(
+            ["git", *arguments],
             cwd=Path(__file__).parent,
             capture_output=True,
             text=True,
             check=False,
             timeout=60,
-        )
+        ).stdout.strip()
     except OSError:
-        return "?"
-    return found.stdout.strip() or "?"
+        return ""
 
 
 def points(folder: Path) -> np.ndarray:
@@ -136,21 +160,37 @@ def folders(config: Config, task: Task) -> list[Path]:
     return [base / f"seed-{n}" for n in range(config.seeds)]
 
 
-def main(config: Config) -> None:
-    tasks = [task for task in TASKS if task.group in config.only]
-    for task in rich.progress.track(tasks, "learning"):
-        run(task, config)
+def report(tasks: list[Task], config: Config) -> None:
+    """Writes the records and picture of a group, as far as its tasks have finished here.
+
+    The record of another task is kept if it is of the same command.
+    """
     out = (config.report or config.out) / "learning"
     out.mkdir(parents=True, exist_ok=True)
+    path = out / f"{tasks[0].group}.jsonl"
+    before = {line["command"]: line for line in records.read(path)}
+    finished = [
+        task
+        for task in tasks
+        if all(is_done(task, place) for place in folders(config, task))
+    ]
+    for task in finished:
+        before[task.command] = records.record(task, folders(config, task))
+    lines = [before[task.command] for task in tasks if task.command in before]
+    records.write(lines, path)
+    print(tasks[0].group, *records.table(lines), sep="\n")
+    if finished == tasks and len({task.env for task in tasks}) == 1:
+        plot.save(picture(tasks, config), path.with_suffix(".png"))
+    with atomic(out.with_suffix(".md")) as page:
+        page.write_text(records.page(out))
+
+
+def main(config: Config) -> None:
+    tasks = [task for task in TASKS if task.group in config.only]
+    for task in rich.progress.track(tasks if config.train else [], "learning"):
+        run(task, config)
     for group in config.only:
-        members = [task for task in tasks if task.group == group]
-        lines = [records.record(task, folders(config, task)) for task in members]
-        records.write(lines, out / f"{group}.jsonl")
-        print(group, *records.table(lines), sep="\n")
-        if len({task.env for task in members}) == 1:
-            plot.save(picture(members, config), out / f"{group}.png")
-    with atomic(out.with_suffix(".md")) as path:
-        path.write_text(records.page(out))
+        report([task for task in tasks if task.group == group], config)
 
 
 if __name__ == "__main__":

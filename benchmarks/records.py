@@ -26,7 +26,7 @@ HEAD = """# What agents learn
 
 `python -m benchmarks.learning --only GROUP... --report docs/results` trains the groups of
 benchmarks/experiments.py and writes this page. The records behind it, with every
-configuration, are in [learning/](learning/). Mean return of the episodes that finished in the
+configuration, are in `docs/results/learning/`. Mean return of the episodes that finished in the
 last tenth of a run, with the exploring policy. Seconds are medians of whole commands; `load`
 is the most that other programs took at the start of a run, in processors: only where it is
 near 0 do seconds mean something.
