@@ -55,11 +55,11 @@ class Config:
 
     seeds: int = 10
     """number of runs of each, from seed 0"""
-    total_steps: int = 2**19
+    total_steps: int = 2**18
     """environment steps of each run"""
-    evaluations: int = 16
+    evaluations: int = 8
     """number of evaluations of each run, at equal distances"""
-    episodes: int = 128
+    episodes: int = 64
     """episodes in each evaluation"""
     batch_size: int = 64
     unroll_length: int = 32
