@@ -35,12 +35,14 @@ from podracer.runs import plot
 from podracer.runs.evaluation import interval
 
 OURS, PEER = "podracer", "rejax 0.1.3"
+COLUMNS = "mean final return", "95 % interval", "lowest seed", "mean of all evaluations"
 SOLVED = 475.0  # gymnasium's threshold for CartPole-v1
 HEAD = """# PPO beside rejax's, at equal steps
 
 `python -m benchmarks.equal_steps --report docs/results` makes this page: PPO on CartPole by
 podracer and by rejax 0.1.3 (gymnax 0.0.9) with the same settings, which are below. Each
-evaluation is the mean return of whole episodes with sampled actions.
+evaluation is the mean return of whole episodes with sampled actions; intervals are bootstraps
+over the seeds. The runs are short, so that the most possible, 500, does not hide a difference.
 """
 DIFFERENCES = """What the settings cannot make equal: rejax takes CartPole's limit of 500 steps
 for a termination, podracer bootstraps the value of the last observation; podracer spends a
@@ -177,12 +179,12 @@ def page(record: dict[str, Any]) -> Iterator[str]:
     """Lines of Markdown."""
     settings = record["settings"]
     yield HEAD
-    yield f"{record['date']}, {record['machine']}, jax {record['jax']}, commit "
+    yield f"{record['date']}, {record['machine']}, jax {record['jax']}, commit"
     yield f"{record['commit']}; {settings['seeds']} seeds:"
     yield ""
-    yield "| | mean final return | 95 % interval | lowest seed | mean over all evaluations "
-    yield f"| seeds above {human(SOLVED)} at the end |"
-    yield "|---|---|---|---|---|---|"
+    columns = "", *COLUMNS, f"seeds above {human(SOLVED)} at the end"
+    yield f"| {' | '.join(columns)} |".replace("|  |", "| |")
+    yield "|---" * len(columns) + "|"
     for who, returns in record["returns"].items():
         final = np.array(returns)[:, -1]
         (low,), (high,) = interval(final[:, None]) if len(final) > 1 else ([], [])
@@ -198,7 +200,7 @@ def page(record: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield "![mean return by environment steps](equal-steps.png)"
     yield ""
-    yield "Settings: " + ", ".join(f"{k} {v}" for k, v in settings.items()) + "."
+    yield "Settings: " + ", ".join(f"`{k}` {v}" for k, v in settings.items()) + "."
     yield ""
     yield DIFFERENCES
 
