@@ -187,11 +187,11 @@ def page(record: dict[str, Any]) -> Iterator[str]:
     yield "|---" * len(columns) + "|"
     for who, returns in record["returns"].items():
         final = np.array(returns)[:, -1]
-        (low,), (high,) = interval(final[:, None]) if len(final) > 1 else ([], [])
+        low, high = interval(final[:, None]) if len(final) > 1 else ([np.nan],) * 2
         cells = [
             who,
             f"{final.mean():.1f}",
-            f"{low:.1f} to {high:.1f}",
+            f"{low[0]:.1f} to {high[0]:.1f}",
             f"{final.min():.1f}",
             f"{np.mean(returns):.1f}",
             f"{(final > SOLVED).sum()} of {len(final)}",

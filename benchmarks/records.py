@@ -6,7 +6,7 @@ date and machine. All tables are made from these records, never typed.
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +27,19 @@ HEAD = """# What agents learn
 `python -m benchmarks.learning --only GROUP... --report docs/results` trains the groups of
 benchmarks/experiments.py and writes this page. The records behind it, with every
 configuration, are in `docs/results/learning/`. Mean return of the episodes that finished in the
-last tenth of a run, with the exploring policy. Seconds are medians of whole commands; `load`
-is the most that other programs took at the start of a run, in processors: only where it is
-near 0 do seconds mean something.
+last tenth of a run, with the exploring policy. Seconds are those of a whole command, of all
+seeds where one program trains them together (built-in); `load` is the load average when it
+started, and only where that is near 0 do seconds mean something.
 """
 COLUMNS = ("environment", "agent", "steps", "target", "mean", "95 % interval", "IQM")
 COLUMNS += ("seeds", "seconds", "load", "commit")
 
 
-def result(rows: Iterable[dict[str, Any]]) -> float:
+def result(rows: Sequence[dict[str, Any]]) -> float:
     """The mean return of episodes that finished in the last tenth of a `metrics.jsonl`.
 
     NaN if none did.
     """
-    rows = [*rows]
     last = [row for row in rows if row["steps"] > 0.9 * rows[-1]["steps"]]
     last = [row for row in last if row["episodes"]]
     total = sum(row["episodes"] * row["episode_return"] for row in last)
@@ -51,7 +50,7 @@ def record(task: Task, folders: Sequence[Path]) -> dict[str, Any]:
     """The line of a task whose seeds, from 0, have been trained into these folders."""
     runs, config = [], {}
     for seed, folder in enumerate(folders):
-        rows = metrics.read(folder / run_folder.METRICS)
+        rows = [*metrics.read(folder / run_folder.METRICS)]
         made = json.loads((folder / DONE).read_text())
         written = json.loads((folder / run_folder.CONFIG).read_text())
         made |= {"seed": seed, "return": result(rows), "steps": int(rows[-1]["steps"])}
