@@ -4,11 +4,13 @@
 
 Writes `environments.png` and prints the table of docs/built-in.md. Random play's return is the
 mean of the episodes that finish within the steps, which favours short ones where few finish.
-The trained agents' are from the records of `python -m benchmarks.learning --only built-in`.
+The trained agents' are from the records of `python -m benchmarks.learning --only built-in`;
+`--page docs/built-in.md` updates only these.
 """
 
 import dataclasses
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,8 @@ class Config:
     """environment steps in each copy"""
     out: Path = Path("docs/pictures")
     """folder of the picture"""
+    page: Path | None = None
+    """page whose table gets the trained agents' returns from the records; plays nothing"""
 
     def __post_init__(self):
         if not self.names:
@@ -98,6 +102,12 @@ def trained(name: str) -> str:
     return "-"
 
 
+def filled(page: str) -> str:
+    """A page whose table ends with what is on record now."""
+    row = re.compile(r"^(\| `([a-z][a-z-]*)` .*\|)[^|]*\|$", re.MULTILINE)
+    return row.sub(lambda match: f"{match[1]} {trained(match[2])} |", page)
+
+
 def gallery(pictures: dict[str, np.ndarray]) -> Picture:
     """All of them, by name, in rows."""
     rows = -(-len(pictures) // COLUMNS)
@@ -112,6 +122,11 @@ def gallery(pictures: dict[str, np.ndarray]) -> Picture:
 
 def main(config: Config) -> None:
     """Draws, and prints the table."""
+    if config.page:
+        text = filled(config.page.read_text())
+        with atomic(config.page) as path:
+            path.write_text(text)
+        return
     columns = "`--env`", "", "observation", "action", "random play", "trained"
     print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|".replace("|  |", "| |"))
     pictures = {}

@@ -84,6 +84,11 @@ def returns(line: dict[str, Any]) -> np.ndarray:
     return np.array([run["return"] for run in line["runs"]])
 
 
+def seconds(line: dict[str, Any]) -> float:
+    """The median of a run."""
+    return float(np.median([run["seconds"] for run in line["runs"]]))
+
+
 def page(folder: Path = KEPT) -> str:
     """docs/results/learning.md: the table of each group, its picture and its commands."""
     parts = [HEAD]
@@ -117,7 +122,7 @@ def table(records: Sequence[dict[str, Any]]) -> Iterator[str]:
             *([""] * (len(found) == 1)),
             human(plot.iqm(found)),
             ", ".join(map(human, found)),
-            human(float(np.median([run["seconds"] for run in runs]))),
+            human(seconds(line)),
             human(max(run["load"] for run in runs)),
             ", ".join(sorted({run["commit"] for run in runs})),
         ]
