@@ -61,8 +61,10 @@ def test_speeds_of_the_readme_are_on_record():
 
 def test_the_first_runs_of_the_readme_are_on_record():
     """Its first two commands: the lowest mean return, and the seconds of each."""
-    commands = re.search(r"## Train\n\n```\n(.*?)```", README, re.S)[1].splitlines()
-    (sentence,) = re.findall(r"^Both reach .*?\.\s", README, re.M | re.S)
+    commands = re.search(r"## Train\n\n```\n(.*?)```", README, re.DOTALL)[
+        1
+    ].splitlines()
+    (sentence,) = re.findall(r"^Both reach .*?\.\s", README, re.MULTILINE | re.DOTALL)
     lines = {x["command"]: x for x in records.read(records.KEPT / "cartpole.jsonl")}
     found = [lines[command] for command in commands]
     means = [f"{records.returns(line).mean():.0f}" for line in found]
