@@ -145,31 +145,31 @@ def _built_in(env: str, agent: str, flags: str, steps: str = "1_000_000") -> Tas
     return Task("built-in", agent, command, together=True)
 
 
-BUILT_IN = (  # one for each environment of envs_jax: equal results on any number of cores
+BUILT_IN = (  # one for each environment of envs_jax, the slowest last
     _built_in("acrobot", "PPO", SMALL),
     _built_in("bandit", "PPO", SMALL, "200_000"),
     _built_in("cartpole", "PPO", SMALL),
     _built_in("catch", "IMPALA", "--agent impala --preset small"),
     _built_in("deep-sea", "PPO", SMALL),
-    _built_in("grid-door-key", "PPO", f"{SMALL} {MLP}", "2_000_000"),
-    _built_in("grid-empty", "PPO", f"{SMALL} {MLP}"),
-    _built_in("grid-four-rooms", "PPO", f"{SMALL} {MLP}", "2_000_000"),
-    _built_in("grid-memory", "PPO, LSTM", f"{SMALL} {MLP} {LSTM}", "2_000_000"),
-    _built_in("lpg-chain", "PPO", SMALL),
-    _built_in("lpg-grid", "PPO", f"{SMALL} {MLP}", "2_000_000"),
-    _built_in("memory-chain", "PPO, LSTM", f"{SMALL} {LSTM}"),
-    _built_in(
-        "mountain-car",
-        "PPO",
-        f"{SMALL} --interface.normalize-observations",
-        "2_000_000",
-    ),
+    _built_in("lpg-chain", "PPO", SMALL, "500_000"),
+    _built_in("memory-chain", "PPO, LSTM", f"{SMALL} {LSTM}", "500_000"),
     _built_in("mountain-car-continuous", "PPO", CONTINUOUS, "500_000"),
-    _built_in("pendulum", "PPO", CONTINUOUS),
-    _built_in("umbrella", "PPO", SMALL),
+    _built_in("pendulum", "PPO", CONTINUOUS, "500_000"),
+    _built_in("umbrella", "PPO", SMALL, "500_000"),
+    _built_in("mountain-car", "PPO", f"{SMALL} --interface.normalize-observations"),
+    _built_in("lpg-grid", "PPO", f"{SMALL} {MLP}"),
     *(
         _built_in(f"minatar-{game}", "IMPALA", "--agent impala --preset minatar")
         for game in GAMES
+    ),
+    *(
+        _built_in(f"grid-{world}", agent, f"{SMALL} {MLP}{memory}")
+        for world, agent, memory in (
+            ("empty", "PPO", ""),
+            ("door-key", "PPO", ""),
+            ("four-rooms", "PPO", ""),
+            ("memory", "PPO, LSTM", f" {LSTM}"),
+        )
     ),
 )
 
