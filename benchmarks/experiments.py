@@ -35,6 +35,13 @@ FIRST = (  # seconds to minutes
         f"sebulba train {SMALL} --env CartPole-v1 {STEPS} 1_000_000",
         475,
     ),
+    Task(  # with --seeds 10: how often a policy is lost again
+        "cartpole-ten",
+        "PPO, one core",
+        f"anakin train {SMALL} --env cartpole --cores 1",
+        475,
+        together=True,
+    ),
     Task(
         "cartpole-batch-ppo",
         "BatchPPO, Anakin",

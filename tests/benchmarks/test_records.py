@@ -78,7 +78,8 @@ def test_an_experiment_names_what_exists(task):
     flags = dict(itertools.pairwise(words))
     assert flags["--preset"] in PRESETS[flags.get("--agent", "impala")]
     assert words[0] == "sebulba" or task.env in envs_jax.ENVIRONMENTS
-    assert task.group in ("cartpole", "pendulum", "smoke") or "--total-steps" in words
+    defaults = "cartpole", "cartpole-ten", "pendulum", "smoke"
+    assert task.group in defaults or "--total-steps" in words
 
 
 def test_every_environment_has_an_experiment():
