@@ -159,7 +159,6 @@ BUILT_IN = (  # one for each environment of envs_jax, the slowest last
     _built_in("catch", "IMPALA", "--agent impala --preset small"),
     _built_in("deep-sea", "PPO", SMALL),
     _built_in("lpg-chain", "PPO", SMALL, "500_000"),
-    _built_in("memory-chain", "PPO, LSTM", f"{SMALL} {LSTM}", "500_000"),
     _built_in("mountain-car-continuous", "PPO", CONTINUOUS, "500_000"),
     _built_in("pendulum", "PPO", CONTINUOUS, "500_000"),
     _built_in("umbrella", "PPO", SMALL, "500_000"),
@@ -178,6 +177,7 @@ BUILT_IN = (  # one for each environment of envs_jax, the slowest last
             ("memory", "PPO, LSTM", f" {LSTM}"),
         )
     ),
+    _built_in("memory-chain", "PPO, LSTM", f"{SMALL} {LSTM}", "500_000"),
 )
 
 TASKS = *FIRST, *MEMORY, *CONTROL, *MINATAR, *PONG, *BUILT_IN
