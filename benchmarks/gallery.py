@@ -1,13 +1,16 @@
-"""The environments of `envs_jax`: a picture of all, and a table with random play's return.
+"""The environments of `envs_jax`: a picture of all, and a table with two mean returns each.
 
     python -m benchmarks.gallery [--out docs/pictures]
 
-Writes `environments.png` and prints the table of docs/built-in.md. The return is the mean of
-the episodes that finish within the steps, which favours short ones where few finish.
+Writes `environments.png` and prints the table of docs/built-in.md. Random play's return is the
+mean of the episodes that finish within the steps, which favours short ones where few finish.
+The trained agents' are from the records of `python -m benchmarks.learning --only built-in`;
+`--page docs/built-in.md` updates only these.
 """
 
 import dataclasses
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ import tyro
 from dm_env import specs
 
 import envs_jax
+from benchmarks import records
 from benchmarks.random_play import random_action
 from podracer.errors import UserError
 from podracer.files import atomic
@@ -38,6 +42,8 @@ class Config:
     """environment steps in each copy"""
     out: Path = Path("docs/pictures")
     """folder of the picture"""
+    page: Path | None = None
+    """page whose table gets the trained agents' returns from the records; plays nothing"""
 
     def __post_init__(self):
         if not self.names:
@@ -84,7 +90,22 @@ def row(name: str, environment: Any, mean: float) -> str:
     summary = inspect.getdoc(envs_jax.ENVIRONMENTS[name]).splitlines()[0]
     observation = describe(environment.observation_spec())
     action = describe(environment.action_spec())
-    return f"| `{name}` | {summary} | {observation} | {action} | {human(mean)} |"
+    cells = f"`{name}`", summary, observation, action, human(mean), trained(name)
+    return f"| {' | '.join(cells)} |"
+
+
+def trained(name: str) -> str:
+    """What is on record of an environment: the agent and its mean return over the seeds."""
+    for line in records.read(records.KEPT / "built-in.jsonl"):
+        if line["env"] == name:
+            return f"{human(records.returns(line).mean())} ({line['agent']})"
+    return "-"
+
+
+def filled(page: str) -> str:
+    """A page whose table ends with what is on record now."""
+    row = re.compile(r"^(\| `([a-z][a-z-]*)` .*\|)[^|]*\|$", re.MULTILINE)
+    return row.sub(lambda match: f"{match[1]} {trained(match[2])} |", page)
 
 
 def gallery(pictures: dict[str, np.ndarray]) -> Picture:
@@ -101,7 +122,13 @@ def gallery(pictures: dict[str, np.ndarray]) -> Picture:
 
 def main(config: Config) -> None:
     """Draws, and prints the table."""
-    print("| `--env` | | observation | action | random play |\n|---|---|---|---|---|")
+    if config.page:
+        text = filled(config.page.read_text())
+        with atomic(config.page) as path:
+            path.write_text(text)
+        return
+    columns = "`--env`", "", "observation", "action", "random play", "trained"
+    print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|".replace("|  |", "| |"))
     pictures = {}
     for name in config.names:
         environment = envs_jax.make(name)

@@ -4,106 +4,38 @@
 
 Every run is a command, as a user would type it. Its result is the mean return of the
 episodes that finished in the last tenth of its steps, with the exploring policy. Runs that
-are complete in the folder are not repeated: interrupt it, and go on later. Leaves learning.md,
-a table of all results, and for each group of tasks a figure and the commands.
+are complete in the folder are not repeated: interrupt it, and go on later. Leaves learning.md, the
+tables of all groups, and in learning/ for each group its records and a figure: in the folder
+of the runs, or where `--report` says. To report again is to run it again.
 """
 
 import dataclasses
-import math
+import json
 import os
 import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
-import jax
 import numpy as np
 import rich.progress
 import tyro
 
+import anakin
+import envs_jax
+import podracer
+import sebulba
+from benchmarks import records
+from benchmarks.experiments import TASKS, Task
 from podracer import metrics
-from podracer.metrics import human
+from podracer.errors import UserError
+from podracer.files import atomic
 from podracer.runs import plot
-from podracer.runs.evaluation import interval
 
 HOURS = 3.0  # time limit of a run
-
-
-class Task(NamedTuple):
-    """A command, and the mean return that it should reach."""
-
-    group: str
-    name: str
-    command: str
-    target: float
-
-
-PPO, BATCH_PPO = "--agent ppo --preset", "--agent batch_ppo --preset"
-MUZERO = "--agent muzero --preset small --total-steps 200_000"
-TASKS = (
-    Task("cartpole", "PPO, Anakin", f"anakin {PPO} small --env cartpole", 475),
-    Task(
-        "cartpole",
-        "PPO, Sebulba",
-        f"sebulba {PPO} small --env CartPole-v1 --total-steps 1_000_000",
-        475,
-    ),
-    Task(
-        "cartpole",
-        "BatchPPO, Anakin",
-        f"anakin {BATCH_PPO} head-cartpole --env cartpole --total-steps 200_000",
-        475,
-    ),
-    Task(
-        "cartpole",
-        "BatchPPO, Sebulba",
-        f"sebulba {BATCH_PPO} head-cartpole --env CartPole-v1 --total-steps 200_000"
-        " --threads-per-core 1",  # 30 environments, as the original's
-        475,
-    ),
-    Task("pendulum", "PPO", f"anakin {PPO} continuous --env pendulum", -200),
-    Task(
-        "pendulum", "BatchPPO", f"anakin {BATCH_PPO} head-pendulum --env pendulum", -250
-    ),
-    Task(
-        "cheetah",
-        "PPO",
-        f"sebulba {PPO} mujoco --env HalfCheetah-v4 --total-steps 1_000_000",
-        math.nan,
-    ),
-    Task(
-        "cheetah",
-        "BatchPPO",
-        f"sebulba {BATCH_PPO} mujoco --env HalfCheetah-v4 --total-steps 1_000_000"
-        " --threads-per-core 1",
-        math.nan,
-    ),
-    Task("muzero-catch", "MuZero, Anakin", f"anakin {MUZERO} --env catch", 0.9),
-    Task("muzero-catch", "MuZero, Sebulba", f"sebulba {MUZERO} --env jax:catch", 0.9),
-    Task("muzero-cartpole", "MuZero", f"anakin {MUZERO} --env cartpole", 195),
-    Task("muzero-empty", "MuZero", f"anakin {MUZERO} --env grid-empty", 0.9),
-    Task(  # of seconds, for the tests
-        "smoke",
-        "IMPALA",
-        "anakin --preset small --env catch --batch-size 8 --network.hidden-sizes 8"
-        " --total-steps 2_000",
-        math.nan,
-    ),
-    *(
-        Task(
-            f"minatar-{game}",
-            name,
-            f"anakin --agent {agent} --preset minatar --env minatar-{game}"
-            " --total-steps 2_000_000",
-            math.nan,
-        )
-        for game in ("breakout", "asterix", "space-invaders")
-        for name, agent in (("IMPALA", "impala"), ("PPO", "ppo"))
-    ),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,50 +47,90 @@ class Config:
     seeds: int = 3
     """number of runs of each task, from seed 0"""
     out: Path = Path("runs/learning")
-    """folder for the runs and figures"""
+    """folder for the runs"""
+    report: Path | None = None
+    """folder for learning.md, records and figures; default: the runs' one"""
+    train: bool = True
+    """train what has not finished in `out`, rather than only report what has"""
     beside: tuple[Path, ...] = ()
     """curves of peers/sb3_halfcheetah.py, drawn with those of cheetah"""
 
+    def __post_init__(self):
+        groups = dict.fromkeys(task.group for task in TASKS)
+        if unknown := {*self.only} - groups.keys():
+            raise UserError(
+                f"only is {', '.join(sorted(unknown))}; it must be of {', '.join(groups)}"
+            )
 
-def command(task: Task) -> str:
-    """What a user would type."""
-    architecture, _, flags = task.command.partition(" ")
-    return f"{architecture} train {flags}"
+
+def run(task: Task, config: Config) -> None:
+    """Trains the seeds whose folders do not hold a finished run of this command."""
+    places = folders(config, task)
+    left = [seed for seed, place in enumerate(places) if not is_done(task, place)]
+    if task.together and left:
+        train(task, places[left[0] : left[-1] + 1], left[0])
+    else:
+        for seed in left:
+            train(task, places[seed : seed + 1], seed)
 
 
-def run(task: Task, seed: int, folder: Path) -> None:
-    """Trains into the folder, unless a run has been finished there."""
-    if (folder / "done").exists():
-        return
-    line = [sys.executable, "-m", *shlex.split(command(task))]
-    line += ["--seed", str(seed), "--run", str(folder), "--overwrite", "--quiet"]
+def is_done(task: Task, folder: Path) -> bool:
+    """Whether the task's command has finished there."""
+    done = folder / records.DONE
+    return done.exists() and json.loads(done.read_text())["command"] == task.command
+
+
+def train(task: Task, places: Sequence[Path], seed: int) -> None:
+    """One program for this seed and the next; notes in each place how it was made."""
+    line = [sys.executable, "-m", *shlex.split(task.command), "--seed", str(seed)]
+    line += ["--overwrite", "--quiet", "--run"]
+    if task.together:
+        line += [str(places[0].parent), "--seeds", str(len(places))]
+    else:
+        line += [str(places[0])]
+    how = {
+        "command": task.command,
+        "commit": commit(),
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": f"{os.cpu_count()} {platform.machine()} processors",
+        "load": round(os.getloadavg()[0], 1),  # of other programs, in processors
+    }
+    for place in places:
+        (place / records.DONE).unlink(missing_ok=True)
+    started = time.monotonic()
+    places[0].parent.mkdir(parents=True, exist_ok=True)
     subprocess.run(line, check=True, timeout=HOURS * 3600)
-    (folder / "done").write_text(commit())
+    how |= {"seconds": round(time.monotonic() - started, 1), "runs": len(places)}
+    for place in places:
+        with atomic(place / records.DONE) as path:
+            path.write_text(json.dumps(how))
 
 
 def commit() -> str:
-    """The checkout's commit, with a + if files differ from it."""
-    git = ["git", "describe", "--always", "--dirty=+", "--exclude", "*"]
+    """The last commit that changed the packages, with a + if their files differ from it.
+
+    So it also names the code in branches that only add to benchmarks or docs.
+    """
+    packages = [
+        str(Path(x.__file__).parent) for x in (anakin, envs_jax, podracer, sebulba)
+    ]
+    found = git("log", "-1", "--format=%h", "--", *packages)
+    return f"{found or '?'}{'+' * bool(git('status', '--short', '--', *packages))}"
+
+
+def git(*arguments: str) -> str:
+    """What git prints; nothing if it fails."""
     try:
-        found = subprocess.run(
-            git,
+        return subprocess.run(
+            ["git", *arguments],
             cwd=Path(__file__).parent,
             capture_output=True,
             text=True,
             check=False,
             timeout=60,
-        )
+        ).stdout.strip()
     except OSError:
-        return "?"
-    return found.stdout.strip() or "?"
-
-
-def result(folder: Path) -> float:
-    """The mean return of episodes that finished in the last tenth of the run."""
-    rows = [row for row in metrics.read(folder / "metrics.jsonl") if row["episodes"]]
-    last = [row for row in rows if row["steps"] > 0.9 * rows[-1]["steps"]]
-    total = sum(row["episodes"] * row["episode_return"] for row in last)
-    return total / sum(row["episodes"] for row in last)
+        return ""
 
 
 def points(folder: Path) -> np.ndarray:
@@ -175,58 +147,50 @@ def peer(path: Path) -> np.ndarray:
 
 def picture(tasks: list[Task], config: Config) -> plot.Picture:
     """The curves of a group of tasks."""
-    groups = {task.name: [points(x) for x in folders(config, task)] for task in tasks}
+    groups = {task.agent: [points(x) for x in folders(config, task)] for task in tasks}
     if config.beside and tasks[0].group == "cheetah":
         groups["PPO of stable-baselines3"] = [peer(x) for x in config.beside]
     return plot.compare(groups)
 
 
-def table(tasks: list[Task], config: Config) -> Iterator[str]:
-    """Lines of Markdown: a row for each task, then the commands."""
-    machine = f"{os.cpu_count()} {platform.machine()} processors"
-    yield f"jax {jax.__version__} on {jax.default_backend()}, {machine}. Mean return of the"
-    yield "episodes that finished in the last tenth of a run:"
-    yield ""
-    yield "| task | agent | steps | target | mean | 95 % interval | IQM | seeds | commit |"
-    yield "|---|---|---|---|---|---|---|---|---|"
-    for task in tasks:
-        places = folders(config, task)
-        results = np.array([result(folder) for folder in places])
-        low, high = interval(results[:, None]) if len(results) > 1 else (None, None)
-        cells = [
-            task.group,
-            task.name,
-            human(points(places[0])[-1, 0]),
-            human(task.target),
-            human(results.mean()),
-            "" if low is None else f"{human(low[0])} to {human(high[0])}",
-            human(plot.iqm(results)),
-            ", ".join(map(human, results)),
-            ", ".join(sorted({(x / "done").read_text() for x in places})),
-        ]
-        yield f"| {' | '.join(cells)} |"
-    yield ""
-    yield from (f"- {task.group}, {task.name}: `{command(task)}`" for task in tasks)
-
-
 def folders(config: Config, task: Task) -> list[Path]:
     """The run folder of each seed."""
-    name = task.name.replace(", ", "-").lower()
-    return [config.out / f"{task.group}-{name}-{seed}" for seed in range(config.seeds)]
+    name = f"{task.env}-{task.agent}".replace(", ", "-").replace(" ", "-").lower()
+    base = config.out / task.group / name.replace(":", "-")
+    return [base / f"seed-{n}" for n in range(config.seeds)]
+
+
+def report(tasks: list[Task], config: Config) -> None:
+    """Writes the records and picture of a group, as far as its tasks have finished here.
+
+    The record of another task is kept if it is of the same command.
+    """
+    out = (config.report or config.out) / "learning"
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / f"{tasks[0].group}.jsonl"
+    before = {line["command"]: line for line in records.read(path)}
+    finished = [
+        task
+        for task in tasks
+        if all(is_done(task, place) for place in folders(config, task))
+    ]
+    for task in finished:
+        before[task.command] = records.record(task, folders(config, task))
+    lines = [before[task.command] for task in tasks if task.command in before]
+    records.write(lines, path)
+    print(tasks[0].group, *records.table(lines), sep="\n")
+    if finished == tasks and len({task.env for task in tasks}) == 1:
+        plot.save(picture(tasks, config), path.with_suffix(".png"))
+    with atomic(out.with_suffix(".md")) as page:
+        page.write_text(records.page(out))
 
 
 def main(config: Config) -> None:
     tasks = [task for task in TASKS if task.group in config.only]
-    config.out.mkdir(parents=True, exist_ok=True)
-    runs = [(task, n) for task in tasks for n in enumerate(folders(config, task))]
-    for task, (seed, folder) in rich.progress.track(runs, "learning"):
-        run(task, seed, folder)
-    lines = "\n".join(table(tasks, config))
-    (config.out / "learning.md").write_text(lines + "\n")
-    print(lines)
+    for task in rich.progress.track(tasks if config.train else [], "learning"):
+        run(task, config)
     for group in config.only:
-        members = [task for task in tasks if task.group == group]
-        plot.save(picture(members, config), config.out / f"{group}.png")
+        report([task for task in tasks if task.group == group], config)
 
 
 if __name__ == "__main__":

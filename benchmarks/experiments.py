@@ -1,0 +1,183 @@
+"""The experiments of `benchmarks.learning`: each a command, a target and a group."""
+
+import math
+import re
+from typing import NamedTuple
+
+
+class Task(NamedTuple):
+    """A command, as a user types it, and the mean return that it should reach."""
+
+    group: str
+    agent: str  # how tables name it
+    command: str
+    target: float = math.nan
+    together: bool = False  # all seeds in one program: each as alone, and sooner
+
+    @property
+    def env(self) -> str:
+        """The environment's name in the command."""
+        return re.search(r"--env (\S+)", self.command)[1]
+
+
+PPO, BATCH_PPO = "--agent ppo --preset", "--agent batch_ppo --preset"
+SMALL, CONTINUOUS, MUJOCO = f"{PPO} small", f"{PPO} continuous", f"{PPO} mujoco"
+MUZERO = "--agent muzero --preset small --total-steps 200_000"
+LSTM, MLP = "--network.memory lstm", "--network.torso mlp"
+STEPS = "--total-steps"
+GAMES = "asterix", "breakout", "freeway", "seaquest", "space-invaders"
+
+FIRST = (  # seconds to minutes
+    Task("cartpole", "PPO, Anakin", f"anakin train {SMALL} --env cartpole", 475),
+    Task(
+        "cartpole",
+        "PPO, Sebulba",
+        f"sebulba train {SMALL} --env CartPole-v1 {STEPS} 1_000_000",
+        475,
+    ),
+    Task(  # with --seeds 10: how often a policy is lost again
+        "cartpole-ten",
+        "PPO, one core",
+        f"anakin train {SMALL} --env cartpole --cores 1",
+        475,
+        together=True,
+    ),
+    Task(
+        "cartpole-batch-ppo",
+        "BatchPPO, Anakin",
+        f"anakin train {BATCH_PPO} head-cartpole --env cartpole {STEPS} 200_000",
+        475,
+    ),
+    Task(
+        "cartpole-batch-ppo",
+        "BatchPPO, Sebulba",
+        f"sebulba train {BATCH_PPO} head-cartpole --env CartPole-v1 {STEPS} 200_000"
+        " --threads-per-core 1",  # 30 environments, as the original's
+        475,
+    ),
+    Task("pendulum", "PPO", f"anakin train {CONTINUOUS} --env pendulum", -200),
+    Task(
+        "pendulum",
+        "BatchPPO",
+        f"anakin train {BATCH_PPO} head-pendulum --env pendulum",
+        -250,
+    ),
+    Task("muzero-catch", "MuZero, Anakin", f"anakin train {MUZERO} --env catch", 0.9),
+    Task(
+        "muzero-catch",
+        "MuZero, Sebulba",
+        f"sebulba train {MUZERO} --env jax:catch",
+        0.9,
+    ),
+    Task("muzero-cartpole", "MuZero", f"anakin train {MUZERO} --env cartpole", 195),
+    Task("muzero-empty", "MuZero", f"anakin train {MUZERO} --env grid-empty", 0.9),
+    Task(  # of seconds, for the tests
+        "smoke",
+        "IMPALA",
+        "anakin train --preset small --env catch --batch-size 8 --network.hidden-sizes 8"
+        f" {STEPS} 2_000",
+    ),
+)
+
+MEMORY = tuple(
+    Task(group, name, f"anakin train {SMALL} {network} --env {env} {STEPS} {steps}")
+    for group, env, torso, steps in (
+        ("memory-chain", "memory-chain", "", "1_000_000"),
+        ("memory-umbrella", "umbrella", "", "1_000_000"),
+        ("memory-grid", "grid-memory", f" {MLP}", "5_000_000"),
+    )
+    for name, network in (
+        ("PPO, LSTM", LSTM + torso),
+        ("PPO, no memory", "--network.memory none" + torso),
+    )
+)
+
+CONTROL = tuple(  # by the files' names, `cheetah` first
+    Task(
+        group,
+        name,
+        f"sebulba train {agent} mujoco --env {env} {STEPS} 1_000_000{threads}",
+    )
+    for group, env in (
+        ("cheetah", "HalfCheetah-v4"),
+        ("walker", "Walker2d-v4"),
+        ("hopper", "Hopper-v4"),
+    )
+    for name, agent, threads in (
+        ("PPO", PPO, ""),
+        ("BatchPPO", BATCH_PPO, " --threads-per-core 1"),
+    )
+)
+
+MINATAR = (
+    *(
+        Task(
+            f"minatar-{game}",
+            name,
+            f"anakin train --agent {agent} --preset minatar --env minatar-{game}"
+            f" {STEPS} 10_000_000",
+        )
+        for game in GAMES
+        for name, agent in (("IMPALA", "impala"), ("PPO", "ppo"))
+    ),
+    *(
+        Task(
+            "minatar-breakout",
+            name,
+            f"anakin train --agent {agent} --preset minatar --env minatar-breakout"
+            f" {STEPS} {steps}",
+        )
+        for name, agent, steps in (
+            ("PQN", "pqn", "10_000_000"),
+            ("MuZero", "muzero", "1_000_000"),
+        )
+    ),
+)
+
+PONG = (
+    Task(
+        "pong",
+        "IMPALA",
+        f"sebulba train --agent impala --preset impala --env Pong-v5 {STEPS} 10_000_000",
+        18,
+    ),
+    Task(
+        "pong", "PPO", f"sebulba train {PPO} atari --env Pong-v5 {STEPS} 10_000_000", 18
+    ),
+)
+
+
+def _built_in(env: str, agent: str, flags: str, steps: str = "1_000_000") -> Task:
+    command = f"anakin train {flags} --env {env} {STEPS} {steps} --cores 1"
+    return Task("built-in", agent, command, together=True)
+
+
+BUILT_IN = (  # one for each environment of envs_jax, the slowest last
+    _built_in("acrobot", "PPO", SMALL),
+    _built_in("bandit", "PPO", SMALL, "200_000"),
+    _built_in("cartpole", "PPO", SMALL),
+    _built_in("catch", "IMPALA", "--agent impala --preset small"),
+    _built_in("deep-sea", "PPO", SMALL),
+    _built_in("lpg-chain", "PPO", SMALL, "500_000"),
+    _built_in("mountain-car-continuous", "PPO", CONTINUOUS, "500_000"),
+    _built_in("pendulum", "PPO", CONTINUOUS, "500_000"),
+    _built_in("umbrella", "PPO", SMALL, "500_000"),
+    _built_in("mountain-car", "PPO", f"{SMALL} --interface.normalize-observations"),
+    _built_in("lpg-grid", "PPO", f"{SMALL} {MLP}"),
+    *(
+        _built_in(f"minatar-{game}", "IMPALA", "--agent impala --preset minatar")
+        for game in GAMES
+    ),
+    *(
+        _built_in(f"grid-{world}", agent, f"{SMALL} {MLP}{memory}")
+        for world, agent, memory in (
+            ("empty", "PPO", ""),
+            ("door-key", "PPO", ""),
+            ("four-rooms", "PPO", ""),
+            ("memory", "PPO, LSTM", f" {LSTM}"),
+        )
+    ),
+    _built_in("memory-chain", "PPO, LSTM", f"{SMALL} {LSTM}", "500_000"),
+)
+
+TASKS = *FIRST, *MEMORY, *CONTROL, *MINATAR, *PONG, *BUILT_IN

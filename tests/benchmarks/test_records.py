@@ -1,0 +1,137 @@
+"""The pages' figures are those of the records, and learning runs are made once."""
+
+import itertools
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import envs_jax
+from benchmarks import equal_steps, experiments, gallery, learning, records
+from podracer.agents.presets import PRESETS
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "docs" / "results"
+README = (ROOT / "README.md").read_text()
+
+
+def rows(text):
+    """The cells of a page's tables, row by row."""
+    lines = re.findall(r"^\|(.*)\|$", text, re.MULTILINE)
+    return [[cell.strip(" *") for cell in line.split("|")] for line in lines]
+
+
+def section(text, heading):
+    return re.search(
+        rf"^## {heading}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL
+    )[1]
+
+
+def test_what_agents_learn_is_written_by_the_records():
+    assert (RESULTS / "learning.md").read_text() == records.page()
+
+
+def test_the_page_of_equal_steps_is_written_by_its_record():
+    record = json.loads((RESULTS / "equal-steps.json").read_text())
+    page = "\n".join(equal_steps.page(record))
+    assert (RESULTS / "equal-steps.md").read_text() == page
+
+
+def test_the_table_of_environments_has_the_scores_on_record():
+    page = (ROOT / "docs" / "built-in.md").read_text()
+    assert gallery.filled(page) == page
+    assert len({cells[-1] for cells in rows(page)}) > 5
+
+
+def test_speeds_of_the_readme_are_on_record():
+    """Each is a whole cell of a row of the same library, under docs/results/."""
+    measured = [
+        cells for page in RESULTS.glob("*.md") for cells in rows(page.read_text())
+    ]
+    table = rows(section(README, "Speed"))[2:]
+    assert table
+    for who, *figures in table:
+        name, *_ = who.split()
+        for figure in filter(None, figures):
+            assert any(name in cells and figure in cells for cells in measured), (
+                f"{figure} of {who} is in no table of docs/results"
+            )
+
+
+def test_the_first_runs_of_the_readme_are_on_record():
+    """Its first two commands, and where each seed of them ended."""
+    commands, ends = re.search(
+        r"## Train\n\n```\n(.*?)```.*?Three seeds each end at (.*?) on two CPU",
+        README,
+        re.DOTALL,
+    ).groups()
+    lines = {x["command"]: x for x in records.read(records.KEPT / "cartpole.jsonl")}
+    found = [lines[command] for command in commands.splitlines()]
+    returns = [f"{x:.0f}" for line in found for x in records.returns(line)]
+    assert re.findall(r"\d+", ends) == returns
+
+
+@pytest.mark.parametrize("task", experiments.TASKS, ids=lambda task: task.command)
+def test_an_experiment_names_what_exists(task):
+    words = task.command.split()
+    flags = dict(itertools.pairwise(words))
+    assert flags["--preset"] in PRESETS[flags.get("--agent", "impala")]
+    assert words[0] == "sebulba" or task.env in envs_jax.ENVIRONMENTS
+    defaults = "cartpole", "cartpole-ten", "pendulum", "smoke"
+    assert task.group in defaults or "--total-steps" in words
+
+
+def test_every_environment_has_an_experiment():
+    envs = [task.env for task in experiments.TASKS if task.group == "built-in"]
+    assert sorted(envs) == sorted(envs_jax.ENVIRONMENTS)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_run_is_made_once_unless_its_command_changes(tmp_path, monkeypatch, together):
+    made = []
+    monkeypatch.setattr(
+        learning.subprocess, "run", lambda line, **_: made.append(line[3:])
+    )
+    monkeypatch.setattr(learning, "commit", lambda: "abc")
+    task = experiments.Task(
+        "smoke", "PPO", "anakin train --env catch", together=together
+    )
+    config = learning.Config(only=("smoke",), seeds=2, out=tmp_path)
+    for place in learning.folders(config, task):
+        place.mkdir(parents=True)
+    learning.run(task, config)
+    assert len(made) == (1 if together else 2)
+    assert ("--seeds" in made[0]) == together
+    learning.run(task, config)
+    assert len(made) == (1 if together else 2)
+    learning.folders(config, task)[1].joinpath(records.DONE).unlink()
+    learning.run(task, config)
+    assert made[-1][made[-1].index("--seed") + 1] == "1"
+    learning.run(task._replace(command=f"{task.command} --cores 1"), config)
+    assert len(made) == (3 if together else 5)
+
+
+def test_a_result_is_of_the_last_tenth():
+    def row(steps, episodes, mean):
+        return {"steps": steps, "episodes": episodes, "episode_return": mean}
+
+    found = [row(50, 9, 100.0), row(91, 1, 1.0), row(100, 3, 5.0)]
+    assert records.result(found) == 4.0
+    assert records.result([*found, row(1_000, 0, 0.0)]) != 4.0
+
+
+def test_a_record_of_another_machine_is_kept(tmp_path):
+    task = experiments.Task("built-in", "PPO", "anakin train --env catch")
+    run = {"return": 1.0, "steps": 10, "seconds": 2.0, "load": 0.0, "jax": "1"}
+    run |= {"commit": "abc", "date": "2026-01-01", "machine": "one"}
+    line = {"env": "catch", "agent": "PPO", "command": task.command, "target": None}
+    path = tmp_path / "learning" / "built-in.jsonl"
+    path.parent.mkdir()
+    records.write([line | {"runs": [run]}], path)
+    config = learning.Config(only=("built-in",), out=tmp_path)
+    learning.report([task], config)
+    assert records.read(path) == [line | {"runs": [run]}]
+    assert "| catch | PPO | 10 | - | 1 |" in (tmp_path / "learning.md").read_text()
+    learning.report([task._replace(command="anakin train --env cartpole")], config)
+    assert not records.read(path)
