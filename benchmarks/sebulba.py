@@ -9,12 +9,15 @@ again, and of training. The limit is the speed of the slower of acting and learn
 processors: `both` is training over the speed that they would have if they took turns.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -33,10 +36,20 @@ from sebulba.cores import Cores, split
 from sebulba.learner import Learner
 from sebulba.transport import ParameterServer, TrajectoryQueue
 
+
+class Task(NamedTuple):
+    """An environment and its agent."""
+
+    environment: str
+    network: networks.Config
+    algorithm: ModuleType = impala
+    hyperparameters: Any = impala.Config()
+
+
 SETTINGS = {
-    "cartpole": ("CartPole-v1", networks.Config()),
-    "pong-shallow": ("Pong-v5", networks.Config(torso="shallow")),
-    "pong-deep": ("Pong-v5", networks.Config(torso="resnet")),
+    "cartpole": Task("CartPole-v1", networks.Config()),
+    "pong-shallow": Task("Pong-v5", networks.Config(torso="shallow")),
+    "pong-deep": Task("Pong-v5", networks.Config(torso="resnet")),
 }
 
 
@@ -57,8 +70,8 @@ class Config:
 class Setting:
     """An agent, environments and cores to measure."""
 
-    def __init__(self, name: str, batch: int, unroll: int, threads: int, cores: Cores):
-        self.env, network = SETTINGS[name]
+    def __init__(self, task: Task, batch: int, unroll: int, threads: int, cores: Cores):
+        self.env = task.environment
         self.batch, self.unroll, self.threads_per_core = batch, unroll, threads
         self.cores, self.threads = cores, threads * len(cores.actors)
         self.steps = batch * unroll
@@ -67,9 +80,9 @@ class Setting:
         example = self.environment(0)
         self.num_actions = example.action_spec().num_values
         self.agent = from_flags.make_agent(
-            impala,
-            impala.Config(),
-            network,
+            task.algorithm,
+            task.hyperparameters,
+            task.network,
             example.observation_spec(),
             example.action_spec(),
             Interface(),
@@ -164,7 +177,22 @@ class Setting:
 
     def training(self, seconds: float) -> float:
         """`sebulba.train` as its user sees it."""
-        rows = sebulba.train(
+        with contextlib.closing(self.train()) as rows:
+            return rate(lambda: next(rows), self.steps, seconds, 2 * self.threads)
+
+    def seconds(self, steps: int) -> float:
+        """Of training for so many steps, a multiple of a trajectory's, once compiled."""
+        with contextlib.closing(self.train()) as rows:
+            for _ in range(2 * self.threads):
+                next(rows)
+            started = time.perf_counter()
+            for _ in range(steps // self.steps):
+                next(rows)
+            return time.perf_counter() - started
+
+    def train(self) -> Generator:
+        """A report after each trajectory, without end."""
+        return sebulba.train(
             self.agent,
             self.environment,
             unroll_length=self.unroll,
@@ -173,10 +201,6 @@ class Setting:
             threads_per_core=self.threads_per_core,
             trajectories_per_report=1,
         )
-        try:
-            return rate(lambda: next(rows), self.steps, seconds, 2 * self.threads)
-        finally:
-            rows.close()
 
     def learner(self) -> Learner:
         learner = Learner(self.agent, parallel.over_hosts(self.cores.learners), 1)
@@ -207,7 +231,9 @@ def table(config: Config) -> rich.table.Table:
         config.threads_per_core,
     )
     for name, batch, unroll, threads in rich.progress.track([*settings], "measuring"):
-        got = Setting(name, batch, unroll, threads, cores).measure(config.seconds)
+        got = Setting(SETTINGS[name], batch, unroll, threads, cores).measure(
+            config.seconds
+        )
         limit = min(got["acting"], got["learning"])
         both = 1 / (1 / got["acting"] + 1 / got["learning"])
         result.add_row(

@@ -1,6 +1,6 @@
 """A virtual environment for each peer, with pinned versions, created on first use.
 
-They are in ~/.cache/podracer-benchmarks (about 1 GB each, 2 GB for sb3). Nothing is ever
+They are in ~/.cache/podracer-benchmarks (about 1 GB each, 2 GB with torch). Nothing is ever
 installed where podracer is. `PODRACER_BENCHMARKS_INSTALL=no` leaves out the peers whose
 environment does not exist yet, with a line.
 """
@@ -16,6 +16,9 @@ FOLDER = Path.home() / ".cache" / "podracer-benchmarks"
 INSTALL = "PODRACER_BENCHMARKS_INSTALL"
 SECONDS = 1_800  # to create one: a minute, or many on a slow network
 JAX = ("jax==0.10.2", "jaxlib==0.10.2", "flax==0.12.8", "optax==0.2.8", "numpy==2.4.6")
+TORCH = (  # and EnvPool
+    *("torch==2.13.0", "gymnasium==1.4.0", "envpool==1.2.5", "envpool-assets==0.3.0"),
+)
 PINS = {
     "rejax": (
         *("rejax==0.1.3", "gymnax==0.0.9", "distrax==0.1.9", "chex==0.1.92", *JAX),
@@ -23,13 +26,19 @@ PINS = {
     ),
     "brax": (
         *("brax==0.14.2", "orbax-checkpoint==0.12.8", "jaxopt==0.8.5", *JAX),
-        *("mujoco==4.0.0", "mujoco-mjx==3.17.0"),
+        *("mujoco==4.0.0", "mujoco-mjx==3.17.0", "gymnax==0.0.9"),
     ),
-    "sb3": (
-        *("stable-baselines3==2.9.2", "torch==2.13.0", "numpy==2.4.6"),
-        *("gymnasium==1.4.0", "envpool==1.2.5", "envpool-assets==0.3.0"),
-    ),
+    "jaxnasium": ("jaxnasium[algs]==0.1.1", "gymnax==0.0.9", "distrax==0.1.9", *JAX),
+    "sb3": ("stable-baselines3==2.9.2", "numpy==2.4.6", *TORCH),
+    "sbx": ("sbx-rl==0.28.0", "stable-baselines3==2.9.2", *TORCH, *JAX),
+    "sample-factory": ("sample-factory==2.1.1", "numpy==2.4.6", *TORCH),
 }
+
+
+def title(peer: str) -> str:
+    """Its name and version."""
+    name, version = PINS[peer][0].split("==")
+    return f"{name.partition('[')[0]} {version}"
 
 
 def is_available(peer: str) -> bool:

@@ -4,7 +4,8 @@
 
 Plain JAX, nothing of podracer's. FLOP/s of the product of [rows, 64] and [64, 64] and of
 the two products of its gradient, and tanh/s, of all devices together, in loops whose data
-stay in cache. As one line of JSON, by rows and by what is computed.
+stay in cache. As one line of JSON, by rows and by what is computed, with the steps/s that
+the best of them allow PPO on CartPole.
 """
 
 import json
@@ -18,6 +19,9 @@ from jax.sharding import Mesh, PartitionSpec
 
 ROWS = (128, 256, 512, 1_024, 2_048)
 UNITS = 64
+Layers = tuple[tuple[tuple[int, int], ...], ...]
+CARTPOLE = ((4, 64), (64, 64), (64, 2)), ((4, 64), (64, 64), (64, 1))  # actor, critic
+EPOCHS = 4
 
 
 def forward(x, g, w):
@@ -85,6 +89,35 @@ def seconds_of(body, rows: int, seconds: float) -> float:
     return best
 
 
+def limit(rates: dict[str, float], layers: Layers, epochs: int) -> float:
+    """Steps/s of PPO that products and tanh at these rates allow.
+
+    Each step takes one forward pass for acting, and a forward and a backward pass per
+    epoch; the input of the first layer needs no gradient. Losses, shuffling and the
+    environment are left out, and narrow layers count as fast as wide ones.
+
+    Args:
+      rates: FLOP/s and tanh/s, by the names that `main` prints.
+      layers: (inputs, outputs) of each layer, of each network.
+      epochs: passes over each trajectory.
+    """
+    flops = {
+        "forward": (1 + epochs) * sum(_flops(net) for net in layers),
+        "input_gradient": epochs * sum(_flops(net[1:]) for net in layers),
+        "weight_gradient": epochs * sum(_flops(net) for net in layers),
+    }
+    faster = max(rates["weight_gradient"], rates["weight_gradient_transposed"])
+    rates = rates | {"weight_gradient": faster}
+    units = sum(outputs for net in layers for _, outputs in net[:-1])
+    seconds = sum(count / rates[name] for name, count in flops.items())
+    return 1 / (seconds + (1 + epochs) * units / rates["tanh"])
+
+
+def _flops(layers: tuple[tuple[int, int], ...]) -> int:
+    """Of one row through these layers."""
+    return sum(2 * inputs * outputs for inputs, outputs in layers)
+
+
 def main(seconds: float, *sizes: float) -> None:
     products = (forward, input_gradient, weight_gradient, weight_gradient_transposed)
     work = {body: 2 * UNITS**2 for body in products} | {tanh: UNITS}  # a row
@@ -98,7 +131,9 @@ def main(seconds: float, *sizes: float) -> None:
         }
         for rows in [*map(int, sizes)] or ROWS
     }
-    print(json.dumps({"devices": jax.device_count(), "rates": rates}))
+    speed = max(limit(found, CARTPOLE, EPOCHS) for found in rates.values())
+    result = {"steps_per_second": speed, "devices": jax.device_count(), "rates": rates}
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -32,74 +32,9 @@ ZOO = {
 STANDARD = {"n_steps": 2_048, "batch_size": 64, "n_epochs": 10, "gamma": 0.99}
 
 
-def make_pool(batch_size: int, seed: int):
-    """EnvPool's simulators as stable-baselines3 wants them."""
-    import envpool
-    import numpy as np
-    from gymnasium import spaces
-    from stable_baselines3.common.vec_env import VecEnv
-
-    class Pool(VecEnv):
-        """A finished environment is reset at once, and its last observation kept apart.
-
-        EnvPool by itself would spend a step on the reset and ignore that step's action.
-        """
-
-        render_mode = None
-
-        def __init__(self):
-            self.pool = envpool.make(
-                *(ENVIRONMENT, "gymnasium"),
-                num_envs=batch_size,
-                seed=seed * batch_size,  # environment i is seeded with this + i
-            )
-            seen, acted = self.pool.observation_space, self.pool.action_space
-            self.dtype = acted.dtype
-            super().__init__(
-                batch_size,
-                spaces.Box(-np.inf, np.inf, seen.shape, np.float32),
-                spaces.Box(-1.0, 1.0, acted.shape, np.float32),
-            )
-
-        def reset(self):
-            return self.pool.reset()[0].astype(np.float32)
-
-        def step_async(self, actions):
-            self.actions = np.asarray(actions, self.dtype)
-
-        def step_wait(self):
-            observation, reward, terminated, truncated, _ = self.pool.step(self.actions)
-            observation = observation.astype(np.float32)
-            over = np.asarray(terminated | truncated)
-            infos = [{} for _ in range(batch_size)]
-            for i in np.flatnonzero(over):
-                infos[i]["terminal_observation"] = observation[i].copy()
-                infos[i]["TimeLimit.truncated"] = not terminated[i]
-            if over.any():
-                first, info = self.pool.reset(np.flatnonzero(over).astype(np.int32))
-                observation[info["env_id"]] = first
-            return observation, reward.astype(np.float32), over, infos
-
-        def close(self):
-            self.pool.close()
-
-        def env_is_wrapped(self, wrapper_class, indices=None):
-            return [False for _ in self._get_indices(indices)]
-
-        def get_attr(self, attr_name, indices=None):
-            return [getattr(self, attr_name) for _ in self._get_indices(indices)]
-
-        def set_attr(self, attr_name, value, indices=None):
-            raise NotImplementedError
-
-        def env_method(self, method_name, *args, indices=None, **kwargs):
-            raise NotImplementedError
-
-    return Pool()
-
-
 def main(options: argparse.Namespace) -> None:
     import torch
+    from envpool_sb3 import Pool
     from stable_baselines3 import PPO
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.vec_env import VecMonitor, VecNormalize
@@ -116,7 +51,7 @@ def main(options: argparse.Namespace) -> None:
         settings = ZOO | {"policy_kwargs": network}
     batch_size = options.environments
     settings = settings | {"n_steps": settings["n_steps"] // batch_size}
-    monitored = VecMonitor(make_pool(batch_size, options.seed))
+    monitored = VecMonitor(Pool(ENVIRONMENT, batch_size, options.seed))
     env = VecNormalize(monitored, gamma=settings["gamma"])
     started = time.perf_counter()
 

@@ -1,8 +1,9 @@
-"""Rejax's PPO on CartPole: steps/s, as one line of JSON. Runs in an environment of its own.
+"""Rejax's PPO: steps/s, as one line of JSON. Runs in an environment of its own.
 
-    python rejax_cartpole.py BATCH_SIZE UNROLL_LENGTH STEPS
+    python rejax_ppo.py WORK
 
-It neither evaluates nor normalizes. It is one program of `steps`; the first call compiles.
+WORK is a `contest.Work` as JSON. Rejax neither evaluates nor normalizes here. It is one
+program of `steps`; the first call compiles.
 """
 
 import json
@@ -12,15 +13,25 @@ import time
 import jax
 import rejax
 
+ENVIRONMENTS = {"cartpole": "CartPole-v1", "minatar-breakout": "Breakout-MinAtar"}
 
-def main(batch_size: int, unroll_length: int, steps: int) -> None:
+
+def main(
+    environment: str,
+    batch_size: int,
+    unroll_length: int,
+    epochs: int,
+    minibatches: int,
+    hidden_sizes: list[int],
+    steps: int,
+) -> None:
     algorithm = rejax.PPO.create(
-        env="CartPole-v1",
-        agent_kwargs={"activation": "tanh", "hidden_layer_sizes": (64, 64)},
+        env=ENVIRONMENTS[environment],
+        agent_kwargs={"activation": "tanh", "hidden_layer_sizes": tuple(hidden_sizes)},
         num_envs=batch_size,
         num_steps=unroll_length,
-        num_epochs=4,
-        num_minibatches=4,
+        num_epochs=epochs,
+        num_minibatches=minibatches,
         learning_rate=3e-4,
         total_timesteps=steps,
         eval_freq=steps,
@@ -36,4 +47,4 @@ def main(batch_size: int, unroll_length: int, steps: int) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(**json.loads(sys.argv[1]))

@@ -1,23 +1,25 @@
-"""Brax's PPO on CartPole: steps/s, as one line of JSON. Runs in an environment of its own.
+"""Brax's PPO: steps/s, as one line of JSON. Runs in an environment of its own.
 
-    python brax_cartpole.py BATCH_SIZE UNROLL_LENGTH STEPS
+    python brax_ppo.py WORK
 
-Brax has neither a CartPole nor a distribution over discrete actions: both are here, as
-its public interfaces ask for them. It has no evaluation, normalization or logging to do.
+WORK is a `contest.Work` as JSON. Brax has neither these environments nor a distribution
+over discrete actions: both are here, as its public interfaces ask for them; Breakout is
+gymnax's. It has no evaluation, normalization or logging to do.
 """
 
 import json
 import sys
 
+import gymnax
 import jax
 import jax.numpy as jnp
 import numpy as np
 from brax.envs.base import Env, State
-from brax.training.agents.ppo import networks, train
+from brax.training import networks
+from brax.training.agents.ppo import train
+from brax.training.agents.ppo.networks import PPONetworks
 from brax.training.distribution import ParametricDistribution
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-
-EPOCHS, MINIBATCHES = 4, 4
 
 
 class CartPole(Env):
@@ -27,7 +29,7 @@ class CartPole(Env):
     """
 
     observation_size = 4
-    action_size = 1  # makes a network of two outputs: the logits of left and right
+    action_size = 2
     backend = "none"
 
     def reset(self, rng):
@@ -45,6 +47,33 @@ class CartPole(Env):
         after = state.obs + 0.02 * change
         fell = (jnp.abs(after[0]) > 2.4) | (jnp.abs(after[2]) > 12 * jnp.pi / 180)
         return state.replace(obs=after, reward=jnp.float32(1), done=fell * 1.0)
+
+
+class Breakout(Env):
+    """Gymnax's of MinAtar; brax resets it, and has a time limit of its own."""
+
+    observation_size = 400
+    action_size = 3
+    backend = "none"
+
+    def __init__(self):
+        self.game, self.params = gymnax.make("Breakout-MinAtar")
+
+    def reset(self, rng):
+        start, state = self.game.reset_env(rng, self.params)
+        return State(state, start.reshape(-1), jnp.float32(0), jnp.float32(0))
+
+    def step(self, state, action):
+        # The game draws random numbers only when it is reset.
+        seen, after, reward, done, _ = self.game.step_env(
+            jax.random.key(0), state.pipeline_state, action[..., 0], self.params
+        )
+        return state.replace(
+            pipeline_state=after,
+            obs=seen.reshape(-1).astype(jnp.float32),
+            reward=jnp.float32(reward),
+            done=jnp.float32(done),
+        )
 
 
 class Dispersion:
@@ -80,16 +109,28 @@ class Categorical(ParametricDistribution):
         return -jnp.sum(jnp.exp(log_probs) * log_probs, -1)
 
 
-def make_networks(*arguments, **options):
-    """A separate policy and value of 2 x 64 tanh units."""
-    made = networks.make_ppo_networks(
-        *arguments,
-        policy_hidden_layer_sizes=(64, 64),
-        value_hidden_layer_sizes=(64, 64),
-        activation=jnp.tanh,
-        **options,
-    )
-    return made.replace(parametric_action_distribution=Categorical(2))
+def network_factory(actions: int, hidden_sizes: list[int]):
+    """A separate policy and value of tanh units."""
+
+    def make(observation_size, action_size, preprocess_observations_fn):
+        kinds = (
+            networks.make_policy_network(
+                actions,
+                observation_size,
+                preprocess_observations_fn,
+                hidden_layer_sizes=hidden_sizes,
+                activation=jnp.tanh,
+            ),
+            networks.make_value_network(
+                observation_size,
+                preprocess_observations_fn,
+                hidden_layer_sizes=hidden_sizes,
+                activation=jnp.tanh,
+            ),
+        )
+        return PPONetworks(*kinds, parametric_action_distribution=Categorical(actions))
+
+    return make
 
 
 def device_put_replicated(tree, devices):
@@ -99,25 +140,34 @@ def device_put_replicated(tree, devices):
     return jax.device_put(stacked, sharding)
 
 
-def main(batch_size: int, unroll_length: int, steps: int) -> None:
+def main(
+    environment: str,
+    batch_size: int,
+    unroll_length: int,
+    epochs: int,
+    minibatches: int,
+    hidden_sizes: list[int],
+    steps: int,
+) -> None:
     jax.device_put_replicated = device_put_replicated
     speeds = []  # of an epoch, one program of `steps`, timed by brax; the first compiles
+    env = {"cartpole": CartPole, "minatar-breakout": Breakout}[environment]()
     train.train(
-        CartPole(),
+        env,
         num_timesteps=2 * steps,
         num_evals=3,
         run_evals=False,
         episode_length=500,
         num_envs=batch_size,
         unroll_length=unroll_length,
-        batch_size=batch_size // MINIBATCHES,
-        num_minibatches=MINIBATCHES,
-        num_updates_per_batch=EPOCHS,
+        batch_size=batch_size // minibatches,
+        num_minibatches=minibatches,
+        num_updates_per_batch=epochs,
         learning_rate=3e-4,
         entropy_cost=0.01,
         discounting=0.99,
         clipping_epsilon=0.2,
-        network_factory=make_networks,
+        network_factory=network_factory(env.action_size, hidden_sizes),
         progress_fn=lambda _, metrics: speeds.append(float(metrics["training/sps"])),
     )
     speed = speeds[-1]
@@ -125,4 +175,4 @@ def main(batch_size: int, unroll_length: int, steps: int) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(**json.loads(sys.argv[1]))

@@ -1,0 +1,154 @@
+"""podracer's speed beside that of every peer on PyPI, on the same work.
+
+    python -m benchmarks.peers [--works cartpole:2048x32 Pong-v5:64x20 ...] [--rounds 3]
+    python -m benchmarks.peers --short
+
+Entrants take turns, each measurement in a process and each peer in a virtual environment
+of its own, made on first use. Leaves peers.json, peers.md and peers.png in `--out`.
+
+Work is the same: the algorithm, the network's layers, batch, epochs, minibatches and
+steps; no evaluation, no normalization of observations; the time to compile is left out.
+
+- Anakin: PPO with 4 epochs of 4 minibatches, and separate actor and critic of 2 x 64 tanh
+  units; images of MinAtar are flattened. Others shuffle single transitions, we by default
+  whole unrolls: `podracer, shuffling transitions` does as they do.
+- Sebulba: EnvPool's CartPole with the same PPO, and EnvPool's Pong with DQN's network and
+  one pass over each batch: our IMPALA, V-trace's loss in sample-factory, and PPO with one
+  epoch of one minibatch in stable-baselines3.
+
+What could not be made alike: podracer and sample-factory act while they learn, from two
+batches of environments, the others from one in turn. jaxnasium predicts the value of each
+observation twice. Optimizers differ (Adam or RMSProp), and so does what is reported: we
+count episodes and average metrics. Each uses the machine as it can: rejax and jaxnasium
+one device, brax one or all, podracer all.
+
+sbx has no convolutional PPO on images with channels first, so it is not in Pong. Brax has
+no simulators on the host. Stoix, PureJaxRL and Mava are not on PyPI, and cleanrl there is
+of 2023 and has scripts, not a library.
+
+The floor is what the matrix products and tanh of PPO on CartPole alone would take, each as
+fast as plain JAX computes it in cache. It calibrates the machine: `--short` measures only
+us and compares our speeds over the floor with those of an earlier record.
+"""
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import rich.console
+import rich.progress
+import tyro
+
+from benchmarks.peers import contest, environments, report
+from podracer.command.ends import exits
+from podracer.files import atomic
+from podracer.metrics import human
+from podracer.runs import plot
+
+SHORT = ("cartpole:2048x32", "CartPole-v1:64x128")
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """What to measure."""
+
+    works: tuple[str, ...] = (
+        *("cartpole:2048x32", "cartpole:2048x128", "cartpole:64x128"),
+        *("minatar-breakout:1024x64", "CartPole-v1:64x128", "Pong-v5:64x20"),
+    )
+    """environments, each with batch size x unroll length"""
+    who: tuple[str, ...] = ()
+    """entrants whose names begin like this; default: all"""
+    rounds: int = 3
+    """measurements of each entrant"""
+    steps: int | None = None
+    """environment steps of each measurement, whole updates; default: each work's own"""
+    short: bool = False
+    """measure only podracer, and compare it with `against`"""
+    against: Path = Path("docs/results/peers-cpu.json")
+    """an earlier record"""
+    out: Path = Path("runs/peers")
+    """folder for the results"""
+    timeout: float = 600.0
+    """time limit of a measurement, in seconds"""
+    floor_seconds: float = 0.2
+    """seconds of each measurement of the floor"""
+    floor_rows: tuple[int, ...] = ()
+    """batch sizes of the floor's products; default: from 128 to 2,048"""
+
+
+def installed(entrants: list[contest.Entrant], record: dict) -> list[contest.Entrant]:
+    """Those whose environments exist now; says in the record why others do not."""
+    found = []
+    for entrant in entrants:
+        try:
+            if entrant.peer and not environments.is_available(entrant.peer):
+                record["left_out"][entrant.name] = "not installed"
+                continue
+            if entrant.peer:
+                environments.python_of(entrant.peer)
+            found.append(entrant)
+        except (RuntimeError, OSError) as error:
+            record["left_out"][entrant.name] = f"cannot be installed: {error}"
+    return found
+
+
+def measure_floor(record: dict, config: Config) -> None:
+    """Once, on all cores."""
+    numbers = config.floor_seconds, *config.floor_rows
+    command = [sys.executable, contest.FOLDER / "floor.py", *numbers]
+    result = contest.run(command, contest.ALL, config.timeout)
+    if "failure" in result:
+        raise RuntimeError(f"the floor cannot be measured: {result['failure']}")
+    record["floor"]["steps_per_second"].append(result["steps_per_second"])
+
+
+def measure(config: Config, console: rich.console.Console) -> dict:
+    """The record, which is on disk after each measurement too."""
+    works = [contest.parse(text, config.steps) for text in config.works]
+    wanted = [
+        entrant
+        for entrant in contest.ENTRANTS
+        if entrant.name.startswith(config.who or "") and contest.turns(works, [entrant])
+    ]
+    record = report.begin(report.command(), [x.peer for x in wanted if x.peer])
+    plan = contest.turns(works, installed(wanted, record))
+    total = len(plan) * config.rounds
+    results = contest.rounds(plan, config.rounds, config.timeout)
+    steps = rich.progress.track(results, "measuring", total, console=console)
+    for number, (turn, load, result) in enumerate(steps):
+        if number % len(plan) == 0:
+            measure_floor(record, config)
+        report.add(record, turn, load, result)
+        write(config.out / "peers.json", json.dumps(record, indent=1))
+        speed = result.get("steps_per_second")
+        console.print(f"{turn}: {human(speed) if speed else result['failure']}")
+    return record
+
+
+def write(path: Path, text: str) -> None:
+    with atomic(path) as temporary:
+        temporary.write_text(text + "\n")
+
+
+def main(config: Config) -> None:
+    """Measures and prints the table."""
+    if config.short:
+        config = dataclasses.replace(config, who=(contest.OURS,), works=SHORT)
+    console = rich.console.Console(width=110)
+    config.out.mkdir(parents=True, exist_ok=True)
+    record = measure(config, console)
+    lines = [f"`{record['command']}`", "", report.machine(record), ""]
+    lines += report.table(record)
+    if config.short and config.against.exists():
+        before = json.loads(config.against.read_text())
+        lines += ["", *report.against(record, before)]
+    write(config.out / "peers.md", "\n".join(lines))
+    plot.save(report.picture(record), config.out / "peers.png")
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    with exits("benchmarks.peers"):
+        main(tyro.cli(Config))

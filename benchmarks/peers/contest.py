@@ -1,0 +1,176 @@
+"""The same work for several entrants in turn, each measurement in a process of its own."""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.peers import environments
+from podracer.errors import UserError
+
+FOLDER = Path(__file__).parent
+ANAKIN = ("cartpole", "minatar-breakout")
+SEBULBA = ("CartPole-v1", "Pong-v5")  # EnvPool's
+
+
+class Work(NamedTuple):
+    """What every entrant does. With its options, it is its script's argument, as JSON."""
+
+    environment: str  # of ANAKIN or SEBULBA
+    batch_size: int  # number of environments
+    unroll_length: int  # steps between two updates
+    epochs: int
+    minibatches: int
+    hidden_sizes: tuple[
+        int, ...
+    ]  # of separate actor and critic, tanh; (): DQN's network
+    steps: int  # environment steps that are timed, whole updates
+
+    @property
+    def name(self) -> str:
+        return f"{self.environment}:{self.batch_size}x{self.unroll_length}"
+
+
+KINDS = {  # epochs, minibatches, units, steps
+    "cartpole": (4, 4, (64, 64), 2**20),
+    "minatar-breakout": (4, 4, (64, 64), 2**20),
+    "CartPole-v1": (4, 4, (64, 64), 2**18),
+    "Pong-v5": (1, 1, (), 64 * 20 * 16),
+}
+
+
+class Entrant(NamedTuple):
+    """A library and how it is measured."""
+
+    name: str
+    script: str  # in this folder; prints a line of JSON
+    peer: str | None  # whose virtual environment runs it; None: ours, in this one
+    environments: tuple[str, ...]  # that it can learn
+    cores: tuple[int, ...]  # numbers of virtual CPU devices to try
+    options: dict[str, Any] = {}  # noqa: RUF012 nobody changes it; arguments of the script
+
+
+def _peer(peer: str, script: str, can: tuple[str, ...], cores, **options) -> Entrant:
+    return Entrant(environments.title(peer), script, peer, can, tuple(cores), options)
+
+
+ALL = os.cpu_count() or 1
+OURS = "podracer"
+SHUFFLED = f"{OURS}, shuffling transitions"
+ENTRANTS = (
+    Entrant(OURS, "ours.py", None, ANAKIN + SEBULBA, (ALL,)),
+    Entrant(
+        *(SHUFFLED, "ours.py", None, (*ANAKIN, "CartPole-v1"), (ALL,)),
+        {"shuffle": "transitions"},
+    ),
+    _peer("rejax", "rejax_ppo.py", ANAKIN, [1]),
+    _peer("brax", "brax_ppo.py", ANAKIN, sorted({1, ALL})),
+    _peer("jaxnasium", "jaxnasium_ppo.py", ANAKIN, [1]),
+    _peer("sample-factory", "sample_factory_appo.py", SEBULBA, [ALL]),
+    _peer("sb3", "sb3_ppo.py", SEBULBA, [ALL], library="stable_baselines3"),
+    _peer("sbx", "sb3_ppo.py", ("CartPole-v1",), [ALL], library="sbx"),
+)
+
+
+class Turn(NamedTuple):
+    """A measurement."""
+
+    work: Work
+    entrant: Entrant
+    cores: int
+
+    def __str__(self) -> str:
+        return f"{self.work.name} {self.entrant.name} on {self.cores}"
+
+
+def parse(text: str, steps: int | None = None) -> Work:
+    """ENVIRONMENT:BxT as Work. Raises UserError."""
+    try:
+        environment, sizes = text.split(":")
+        batch_size, unroll_length = map(int, sizes.split("x"))
+        *kind, usual = KINDS[environment]
+    except (ValueError, KeyError):
+        raise UserError(
+            f"work is {text!r}; it takes ENVIRONMENT:BxT, B environments and unrolls of T "
+            f"steps, such as cartpole:2048x32; environments: {', '.join(KINDS)}"
+        ) from None
+    work = Work(environment, batch_size, unroll_length, *kind, steps or usual)
+    if work.steps % (batch_size * unroll_length):
+        raise UserError(
+            f"steps is {work.steps}, which is not whole updates of {text}: choose a "
+            f"multiple of {batch_size * unroll_length}"
+        )
+    return work
+
+
+def turns(works: list[Work], entrants: list[Entrant]) -> list[Turn]:
+    """Of one round."""
+    return [
+        Turn(work, entrant, cores)
+        for work, entrant in itertools.product(works, entrants)
+        if work.environment in entrant.environments
+        for cores in entrant.cores
+    ]
+
+
+def measure(turn: Turn, seconds: float) -> dict:
+    """{"steps_per_second"} of a separate process, or {"failure"}, what went wrong."""
+    entrant = turn.entrant
+    work = turn.work._asdict() | entrant.options
+    if entrant.peer is None:
+        module = f"benchmarks.peers.{entrant.script.removesuffix('.py')}"
+        command = [sys.executable, "-m", module]
+        work["cores"] = turn.cores
+    else:
+        command = [environments.python_of(entrant.peer), FOLDER / entrant.script]
+    return run([*command, json.dumps(work)], turn.cores, seconds)
+
+
+def run(command: list, cores: int, seconds: float) -> dict:
+    """The last line, JSON, that a process prints; {"failure"} if there is none in time."""
+    settings = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(cores)}
+    process = subprocess.Popen(
+        [str(part) for part in command],
+        cwd=FOLDER.parents[1],
+        env=environments.clean_environment(**settings),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # with the processes that it starts
+    )
+    try:
+        out, err = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return {"failure": f"no result after {seconds:.0f} s"}
+    finally:
+        _end(process)
+    if process.returncode:
+        return {"failure": f"exit code {process.returncode}: {err[-2_000:]}"}
+    lines = [line for line in out.splitlines() if line.startswith('{"')]
+    if not lines:
+        return {"failure": f"it printed no result: {err[-2_000:]}"}
+    result = json.loads(lines[-1])
+    assert result["devices"] == cores, (command, result)
+    return result
+
+
+def _end(process: subprocess.Popen) -> None:
+    """Ends it, and the processes that it left."""
+    try:
+        os.killpg(process.pid, 9)
+    except ProcessLookupError:
+        pass
+    process.communicate()
+
+
+def rounds(
+    plan: list[Turn], number: int, seconds: float
+) -> Iterator[tuple[Turn, float, dict]]:
+    """Each turn of each round: the turn, the load before it, its result."""
+    for _, turn in itertools.product(range(number), plan):
+        load = os.getloadavg()[0]
+        yield turn, load, measure(turn, seconds)
