@@ -54,8 +54,17 @@ class Entrant(NamedTuple):
     options: dict[str, Any] = {}  # noqa: RUF012 nobody changes it; arguments of the script
 
 
-def _peer(peer: str, script: str, can: tuple[str, ...], cores, **options) -> Entrant:
-    return Entrant(environments.title(peer), script, peer, can, tuple(cores), options)
+def _peer(
+    package: str,
+    script: str,
+    can: tuple[str, ...],
+    cores: list[int],
+    peer: str | None = None,
+    **options,
+) -> Entrant:
+    """From the environment of `peer`; default: of its own."""
+    name = environments.title(peer or package, package)
+    return Entrant(name, script, peer or package, can, tuple(cores), options)
 
 
 ALL = os.cpu_count() or 1
@@ -71,8 +80,11 @@ ENTRANTS = (
     _peer("brax", "brax_ppo.py", ANAKIN, sorted({1, ALL})),
     _peer("jaxnasium", "jaxnasium_ppo.py", ANAKIN, [1]),
     _peer("sample-factory", "sample_factory_appo.py", SEBULBA, [ALL]),
-    _peer("sb3", "sb3_ppo.py", SEBULBA, [ALL], library="stable_baselines3"),
-    _peer("sbx", "sb3_ppo.py", ("CartPole-v1",), [ALL], library="sbx"),
+    _peer(
+        *("stable-baselines3", "sb3_ppo.py", SEBULBA, [ALL], "sb3"),
+        library="stable_baselines3",
+    ),
+    _peer("sbx-rl", "sb3_ppo.py", ("CartPole-v1",), [ALL], "sb3", library="sbx"),
 )
 
 

@@ -16,9 +16,6 @@ FOLDER = Path.home() / ".cache" / "podracer-benchmarks"
 INSTALL = "PODRACER_BENCHMARKS_INSTALL"
 SECONDS = 1_800  # to create one: a minute, or many on a slow network
 JAX = ("jax==0.10.2", "jaxlib==0.10.2", "flax==0.12.8", "optax==0.2.8", "numpy==2.4.6")
-TORCH = (  # and EnvPool
-    *("torch==2.13.0", "gymnasium==1.4.0", "envpool==1.2.5", "envpool-assets==0.3.0"),
-)
 PINS = {
     "rejax": (
         *("rejax==0.1.3", "gymnax==0.0.9", "distrax==0.1.9", "chex==0.1.92", *JAX),
@@ -29,16 +26,22 @@ PINS = {
         *("mujoco==4.0.0", "mujoco-mjx==3.17.0", "gymnax==0.0.9"),
     ),
     "jaxnasium": ("jaxnasium[algs]==0.1.1", "gymnax==0.0.9", "distrax==0.1.9", *JAX),
-    "sb3": ("stable-baselines3==2.9.2", "numpy==2.4.6", *TORCH),
-    "sbx": ("sbx-rl==0.28.0", "stable-baselines3==2.9.2", *TORCH, *JAX),
-    "sample-factory": ("sample-factory==2.1.1", "numpy==2.4.6", *TORCH),
+    "sb3": (
+        *("stable-baselines3==2.9.2", "torch==2.13.0", "sbx-rl==0.28.0", *JAX),
+        *("gymnasium==1.4.0", "envpool==1.2.5", "envpool-assets==0.3.0"),
+    ),
+    "sample-factory": (
+        *("sample-factory==2.1.1", "torch==2.13.0", "numpy==1.26.4"),
+        *("gymnasium==0.29.1", "envpool==1.2.5", "envpool-assets==0.3.0"),
+    ),
 }
 
 
-def title(peer: str) -> str:
-    """Its name and version."""
-    name, version = PINS[peer][0].split("==")
-    return f"{name.partition('[')[0]} {version}"
+def title(peer: str, package: str) -> str:
+    """A package of its environment, with its version."""
+    found = [pin.split("==") for pin in PINS[peer]]
+    versions = {pin[0].partition("[")[0]: pin[-1] for pin in found}
+    return f"{package} {versions[package]}"
 
 
 def is_available(peer: str) -> bool:
