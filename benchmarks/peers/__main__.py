@@ -47,17 +47,18 @@ from podracer.metrics import human
 from podracer.runs import plot
 
 SHORT = ("cartpole:2048x32", "CartPole-v1:64x128")
+LONG = (
+    *("cartpole:2048x32", "cartpole:2048x128", "cartpole:64x128"),
+    *("minatar-breakout:1024x64", "CartPole-v1:64x128", "Pong-v5:64x20"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
     """What to measure."""
 
-    works: tuple[str, ...] = (
-        *("cartpole:2048x32", "cartpole:2048x128", "cartpole:64x128"),
-        *("minatar-breakout:1024x64", "CartPole-v1:64x128", "Pong-v5:64x20"),
-    )
-    """environments, each with batch size x unroll length"""
+    works: tuple[str, ...] = ()
+    """environments, each with batch size x unroll length; default: all of our comparison"""
     who: tuple[str, ...] = ()
     """entrants whose names begin like this; default: all"""
     rounds: int = 3
@@ -106,7 +107,7 @@ def measure_floor(record: dict, config: Config) -> None:
 
 def measure(config: Config, console: rich.console.Console) -> dict:
     """The record, which is on disk after each measurement too."""
-    works = [contest.parse(text, config.steps) for text in config.works]
+    works = [contest.parse(text, config.steps) for text in config.works or LONG]
     wanted = [
         entrant
         for entrant in contest.ENTRANTS
@@ -135,7 +136,8 @@ def write(path: Path, text: str) -> None:
 def main(config: Config) -> None:
     """Measures and prints the table."""
     if config.short:
-        config = dataclasses.replace(config, who=(contest.OURS,), works=SHORT)
+        works = config.works or SHORT
+        config = dataclasses.replace(config, who=(contest.OURS,), works=works)
     console = rich.console.Console(width=110)
     config.out.mkdir(parents=True, exist_ok=True)
     record = measure(config, console)

@@ -66,7 +66,7 @@ class Breakout(Env):
     def step(self, state, action):
         # The game draws random numbers only when it is reset.
         seen, after, reward, done, _ = self.game.step_env(
-            jax.random.key(0), state.pipeline_state, action[..., 0], self.params
+            jax.random.key(0), state.pipeline_state, action, self.params
         )
         return state.replace(
             pipeline_state=after,

@@ -23,9 +23,12 @@ PINS = {
     ),
     "brax": (
         *("brax==0.14.2", "orbax-checkpoint==0.12.8", "jaxopt==0.8.5", *JAX),
-        *("mujoco==4.0.0", "mujoco-mjx==3.17.0", "gymnax==0.0.9"),
+        *("mujoco==4.0.0", "mujoco-mjx==3.17.0", "gymnax==0.0.9", "six==1.17.0"),
     ),
-    "jaxnasium": ("jaxnasium[algs]==0.1.1", "gymnax==0.0.9", "distrax==0.1.9", *JAX),
+    "jaxnasium": (
+        *("jaxnasium[algs]==0.1.1", "gymnax==0.0.9", "distrax==0.1.9", *JAX),
+        "six==1.17.0",  # which gymnax imports and does not ask for
+    ),
     "sb3": (
         *("stable-baselines3==2.9.2", "torch==2.13.0", "sbx-rl==0.28.0", *JAX),
         *("gymnasium==1.4.0", "envpool==1.2.5", "envpool-assets==0.3.0"),

@@ -29,14 +29,16 @@ SMALL = {
     "--rule.memory-size 2 --rule.embedding-size 2",
     "muzero": "--simulations 2 --policies gumbel --batch-size 4 --unroll-length 2 "
     "--hidden-size 4 --updates 2 --seconds 0.01 --trajectories 2 --repeats 1",
-    "ppo": "--settings 8x16 --cores 1 --repeats 1 --steps 512 --floor-seconds 0.001 "
-    "--floor-rows 128",
     "pictures": "--env catch --steps 512 --shown 0 1 --frames 10 --out drawn",
     "random_play": "catch 8 4 0.01",
     "scaling": """--unroll-length 4 --seconds 0.5 --one {"batch_size":4096}""",
     "sebulba": "--settings cartpole --batch-sizes 4 --unroll-lengths 4 "
     "--threads-per-core 1 --cores 2 --seconds 0.1",
+    "peers.__main__": "--short --works cartpole:8x16 --rounds 1 --steps 512 "
+    "--floor-seconds 0.001 --floor-rows 128",
     "peers.floor": "0.001 128",
+    "peers.ours": """{"environment":"CartPole-v1","batch_size":8,"unroll_length":4,"epochs":2,
+    "minibatches":2,"hidden_sizes":[8],"steps":64,"cores":2}""".replace("\n    ", ""),
     "peers.sb3_halfcheetah": "--out curve.jsonl",
 }
 EXPECTED = {
@@ -52,14 +54,17 @@ EXPECTED = {
     "meta_gradient": "without",
     "muzero": "Sebulba, one actor core",
     "pictures": "catch: episodes after 0 steps",
-    "ppo": "brax: not installed",
     "scaling": "steps_per_second",
     "sebulba": "cartpole",
+    "peers.__main__": "cartpole:8x16",
     "peers.floor": "weight_gradient",
+    "peers.ours": "steps_per_second",
     "peers.sb3_halfcheetah": "sb3: not installed",
 }
-RUN_BY_OTHERS = {  # with a peer's interpreter
-    *("peers.environments", "peers.rejax_cartpole", "peers.brax_cartpole"),
+RUN_BY_OTHERS = {  # most with a peer's interpreter
+    *("peers.environments", "peers.contest", "peers.report"),  # by peers.__main__
+    *("peers.rejax_ppo", "peers.brax_ppo", "peers.jaxnasium_ppo", "peers.sb3_ppo"),
+    *("peers.envpool_sb3", "peers.sample_factory_appo"),
     "peers.rejax_learning",
 }
 LISTS = {"experiments", "records"}  # of what `learning` runs, and has run

@@ -1,0 +1,106 @@
+"""The contest of `python -m benchmarks.peers`: its plan, processes and reports."""
+
+import json
+import re
+import sys
+
+import pytest
+
+from benchmarks.peers import contest, environments, floor, report
+from podracer.errors import UserError
+
+
+def record(podracer, peer, floor_speed=100.0, cpus=2):
+    """With a work that both did, in steps/s of each round."""
+    made = report.begin("command", []) | {"cpus": cpus}
+    made["floor"]["steps_per_second"] = [floor_speed]
+    work = contest.parse("cartpole:2048x32")
+    for name, speeds in ((contest.OURS, podracer), ("rejax 0.1.3", peer)):
+        entrant = contest.Entrant(name, "", None, (), ())
+        for speed in speeds:
+            result = {"failure": "no\nfailed: x"}
+            if speed:
+                result = {"steps_per_second": speed}
+            report.add(made, contest.Turn(work, entrant, 2), 0.5, result)
+    return made
+
+
+def test_every_peer_has_an_environment_and_every_entrant_a_script():
+    for entrant in contest.ENTRANTS:
+        assert entrant.peer is None or entrant.peer in environments.PINS
+        assert (contest.FOLDER / entrant.script).exists()
+        assert {*entrant.environments} <= contest.KINDS.keys()
+
+
+def test_a_turn_is_work_that_the_entrant_can_do():
+    works = [contest.parse(f"{name}:64x128") for name in contest.KINDS]
+    plan = contest.turns(works, contest.ENTRANTS)
+    assert {turn.work.environment for turn in plan} == contest.KINDS.keys()
+    for turn in plan:
+        assert turn.work.environment in turn.entrant.environments
+
+
+@pytest.mark.parametrize(
+    "text, steps, message",
+    [
+        ("cartpole", None, "it takes ENVIRONMENT:BxT"),
+        ("chess:8x8", None, "environments: cartpole, "),
+        ("cartpole:axb", None, "it takes ENVIRONMENT:BxT"),
+        ("cartpole:8x16", 100, "choose a multiple of 128"),
+    ],
+)
+def test_work_that_is_refused(text, steps, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        contest.parse(text, steps)
+
+
+def process(program, seconds=60.0):
+    return contest.run([sys.executable, "-c", program], 2, seconds)
+
+
+def test_a_process_ends_with_a_line_of_json():
+    line = json.dumps({"steps_per_second": 3.0, "devices": 2})
+    assert process(f"print('noise'); print('{line}'); print('more')") == json.loads(
+        line
+    )
+
+
+def test_what_fails_is_said():
+    assert "exit code 1: " in process("raise ValueError")["failure"]
+    assert "no result: " in process("print('noise')")["failure"]
+    assert process("import time; time.sleep(60)", 0.5) == {
+        "failure": "no result after 0 s"
+    }
+
+
+def test_ratios_are_of_medians_to_the_fastest_peer_and_the_floor():
+    lines = "\n".join(report.table(record([30, 10, 50], [15, 20, None])))
+    assert "| podracer | 2 | 30 | 10 | 50 | 1.71 | 0.3 |" in lines
+    assert "| rejax 0.1.3 | 2 | 17.5 | 15 | 20 | 1.00 | 0.175 |" in lines
+    assert "Failed: rejax 0.1.3 on cartpole:2048x32: failed: x" in lines
+
+
+def test_a_regression_is_marked_whatever_the_speed_of_the_machine():
+    before = record([100], [50], floor_speed=1_000.0)
+    same = record([10], [], floor_speed=100.0)
+    slower = record([10], [], floor_speed=200.0)
+    assert "1.00 |" in "\n".join(report.against(same, before))
+    assert "0.50 **slower** |" in "\n".join(report.against(slower, before))
+    others = record([10], [], cpus=8)
+    assert "do not compare" in "\n".join(report.against(others, before))
+
+
+def test_the_picture_has_a_bar_for_each_entrant():
+    (axes,) = report.picture(record([30, 10, 50], [15, 20])).axes
+    widths = {bar.get_width() for bar in axes.patches}
+    assert widths == {30, 17.5}
+    assert axes.get_title() == "cartpole:2048x32"
+
+
+def test_the_limit_counts_every_product_of_an_update():
+    names = "forward", "input_gradient", "weight_gradient"
+    rates = dict.fromkeys([*names, "weight_gradient_transposed", "tanh"], 1.0)
+    one_layer = (((3, 5), (5, 2)),)
+    # Five passes forward, four backward; products of 2 x inputs x outputs, five units.
+    flops = 5 * 50 + 4 * 20 + 4 * 50
+    assert floor.limit(rates, one_layer, 4) == pytest.approx(1 / (flops + 5 * 5))
