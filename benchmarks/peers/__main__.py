@@ -13,8 +13,8 @@ steps; no evaluation, no normalization of observations; the time to compile is l
   units; images of MinAtar are flattened. Others shuffle single transitions, we by default
   whole unrolls: `podracer, shuffling transitions` does as they do.
 - Sebulba: EnvPool's CartPole with the same PPO, and EnvPool's Pong with DQN's network and
-  one pass over each batch: our IMPALA, V-trace's loss in sample-factory, and PPO with one
-  epoch of one minibatch in stable-baselines3.
+  one pass over each batch: our IMPALA, and PPO with one epoch of one minibatch in
+  sample-factory and stable-baselines3.
 
 What could not be made alike: podracer and sample-factory act while they learn, from two
 batches of environments, the others from one in turn. jaxnasium predicts the value of each
@@ -22,9 +22,10 @@ observation twice. Optimizers differ (Adam or RMSProp), and so does what is repo
 count episodes and average metrics. Each uses the machine as it can: rejax and jaxnasium
 one device, brax one or all, podracer all.
 
-sbx has no convolutional PPO on images with channels first, so it is not in Pong. Brax has
-no simulators on the host. Stoix, PureJaxRL and Mava are not on PyPI, and cleanrl there is
-of 2023 and has scripts, not a library.
+Left out: sbx in Pong, whose PPO has a convolutional network each for policy and value, twice
+the work; brax in Sebulba, which has no simulators on the host; Stoix, Mava and PureJaxRL,
+which are not on PyPI; cleanrl, whose last release there is of 2023, scripts for older
+libraries.
 
 The floor is what the matrix products and tanh of PPO on CartPole alone would take, each as
 fast as plain JAX computes it in cache. It calibrates the machine: `--short` measures only
@@ -42,6 +43,7 @@ import tyro
 
 from benchmarks.peers import contest, environments, report
 from podracer.command.ends import exits
+from podracer.errors import UserError
 from podracer.files import atomic
 from podracer.metrics import human
 from podracer.runs import plot
@@ -63,8 +65,8 @@ class Config:
     """entrants whose names begin like this; default: all"""
     rounds: int = 3
     """measurements of each entrant"""
-    steps: int | None = None
-    """environment steps of each measurement, whole updates; default: each work's own"""
+    scale: float = 1.0
+    """factor on the steps of each measurement, which are rounded up to whole updates"""
     short: bool = False
     """measure only podracer, and compare it with `against`"""
     against: Path = Path("docs/results/peers-cpu.json")
@@ -107,7 +109,7 @@ def measure_floor(record: dict, config: Config) -> None:
 
 def measure(config: Config, console: rich.console.Console) -> dict:
     """The record, which is on disk after each measurement too."""
-    works = [contest.parse(text, config.steps) for text in config.works or LONG]
+    works = [contest.parse(text, config.scale) for text in config.works or LONG]
     wanted = [
         entrant
         for entrant in contest.ENTRANTS
@@ -115,11 +117,18 @@ def measure(config: Config, console: rich.console.Console) -> dict:
     ]
     record = report.begin(report.command(), [x.peer for x in wanted if x.peer])
     plan = contest.turns(works, installed(wanted, record))
+    if not plan:
+        names = ", ".join(entrant.name for entrant in contest.ENTRANTS)
+        raise UserError(
+            f"who is {config.who}, and no such entrant that is installed can do the works: "
+            f"choose from {names}"
+        )
     total = len(plan) * config.rounds
     results = contest.rounds(plan, config.rounds, config.timeout)
-    steps = rich.progress.track(results, "measuring", total, console=console)
-    for number, (turn, load, result) in enumerate(steps):
-        if number % len(plan) == 0:
+    for turn, load, result in rich.progress.track(
+        results, "measuring", total, console=console
+    ):
+        if turn == plan[0]:  # a round begins
             measure_floor(record, config)
         report.add(record, turn, load, result)
         write(config.out / "peers.json", json.dumps(record, indent=1))

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -35,7 +36,7 @@ class Work(NamedTuple):
         return f"{self.environment}:{self.batch_size}x{self.unroll_length}"
 
 
-KINDS = {  # epochs, minibatches, units, steps
+KINDS = {  # epochs, minibatches, units, steps (rounded up to whole updates)
     "cartpole": (4, 4, (64, 64), 2**20),
     "minatar-breakout": (4, 4, (64, 64), 2**20),
     "CartPole-v1": (4, 4, (64, 64), 2**18),
@@ -99,8 +100,8 @@ class Turn(NamedTuple):
         return f"{self.work.name} {self.entrant.name} on {self.cores}"
 
 
-def parse(text: str, steps: int | None = None) -> Work:
-    """ENVIRONMENT:BxT as Work. Raises UserError."""
+def parse(text: str, scale: float = 1.0) -> Work:
+    """ENVIRONMENT:BxT as Work, of `scale` times its usual steps. Raises UserError."""
     try:
         environment, sizes = text.split(":")
         batch_size, unroll_length = map(int, sizes.split("x"))
@@ -110,13 +111,9 @@ def parse(text: str, steps: int | None = None) -> Work:
             f"work is {text!r}; it takes ENVIRONMENT:BxT, B environments and unrolls of T "
             f"steps, such as cartpole:2048x32; environments: {', '.join(KINDS)}"
         ) from None
-    work = Work(environment, batch_size, unroll_length, *kind, steps or usual)
-    if work.steps % (batch_size * unroll_length):
-        raise UserError(
-            f"steps is {work.steps}, which is not whole updates of {text}: choose a "
-            f"multiple of {batch_size * unroll_length}"
-        )
-    return work
+    update = batch_size * unroll_length
+    steps = max(1, math.ceil(scale * usual / update)) * update
+    return Work(environment, batch_size, unroll_length, *kind, steps)
 
 
 def turns(works: list[Work], entrants: list[Entrant]) -> list[Turn]:

@@ -31,7 +31,7 @@ def begin(command: str, peers: list[str]) -> dict:
         "python": platform.python_version(),
         "versions": {name: version(name) for name in names},
         "peers": {peer: environments.PINS[peer] for peer in peers},
-        "floor": {"steps_per_second": [], "loads": []},
+        "floor": {"steps_per_second": []},
         "results": [],
         "left_out": {},
     }

@@ -34,7 +34,7 @@ SMALL = {
     "scaling": """--unroll-length 4 --seconds 0.5 --one {"batch_size":4096}""",
     "sebulba": "--settings cartpole --batch-sizes 4 --unroll-lengths 4 "
     "--threads-per-core 1 --cores 2 --seconds 0.1",
-    "peers.__main__": "--short --works cartpole:8x16 --rounds 1 --steps 512 "
+    "peers.__main__": "--short --works cartpole:8x16 --rounds 1 --scale 0 "
     "--floor-seconds 0.001 --floor-rows 128",
     "peers.floor": "0.001 128",
     "peers.ours": """{"environment":"CartPole-v1","batch_size":8,"unroll_length":4,"epochs":2,
