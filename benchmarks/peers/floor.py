@@ -75,17 +75,20 @@ def seconds_of(body, rows: int, seconds: float) -> float:
     # Products with a rotation keep their size; so do those with orthogonal columns.
     x = jnp.linalg.qr(x.reshape(count, rows, UNITS))[0].reshape(x.shape)
     data = (x, x + 0.0, jnp.tile(rotation, (count, 1)))
-    times, best, stop = 16, math.inf, None
-    while stop is None or time.perf_counter() < stop:
+    times, best = 16, math.inf
+
+    def timed() -> float:
+        nonlocal data
         started = time.perf_counter()
         data = jax.block_until_ready(call(data, times))
-        took = time.perf_counter() - started
-        if stop is None and took < seconds / 10:  # so that starting a loop is nothing
-            times *= 2
-        elif stop is None:
-            stop = time.perf_counter() + seconds
-        else:
-            best = min(best, took / times / 2)
+        return time.perf_counter() - started
+
+    timed()  # compiles
+    while min(timed() for _ in range(3)) < seconds / 10:
+        times *= 2  # so that starting a loop is nothing
+    stop = time.perf_counter() + seconds
+    while best == math.inf or time.perf_counter() < stop:
+        best = min(best, timed() / times / 2)
     return best
 
 

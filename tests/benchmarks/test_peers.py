@@ -71,8 +71,8 @@ def test_what_fails_is_said():
 
 
 def test_ratios_are_of_medians_to_the_fastest_peer_and_the_floor():
-    lines = "\n".join(report.table(record([30, 10, 50], [15, 20, None])))
-    assert "| podracer | 2 | 30 | 10 | 50 | 1.71 | 0.3 |" in lines
+    lines = "\n".join(report.table(record([30, 10, 60], [15, 20, None])))
+    assert "| podracer | 2 | 30 | 10 | 60 | 1.71 | 0.3 |" in lines
     assert "| rejax 0.1.3 | 2 | 17.5 | 15 | 20 | 1.00 | 0.175 |" in lines
     assert "Failed: rejax 0.1.3 on cartpole:2048x32: failed: x" in lines
 
