@@ -109,11 +109,14 @@ def measure_floor(record: dict, config: Config) -> None:
 
 def measure(config: Config, console: rich.console.Console) -> dict:
     """The record, which is on disk after each measurement too."""
-    works = [contest.parse(text, config.scale) for text in config.works or LONG]
+    texts = config.works or (SHORT if config.short else LONG)
+    works = [contest.parse(text, config.scale) for text in texts]
     wanted = [
         entrant
         for entrant in contest.ENTRANTS
-        if entrant.name.startswith(config.who or "") and contest.turns(works, [entrant])
+        if entrant.name.startswith(config.who or "")
+        and (entrant.name == contest.OURS or not config.short)
+        and contest.turns(works, [entrant])
     ]
     record = report.begin(report.command(), [x.peer for x in wanted if x.peer])
     plan = contest.turns(works, installed(wanted, record))
@@ -144,9 +147,6 @@ def write(path: Path, text: str) -> None:
 
 def main(config: Config) -> None:
     """Measures and prints the table."""
-    if config.short:
-        works = config.works or SHORT
-        config = dataclasses.replace(config, who=(contest.OURS,), works=works)
     console = rich.console.Console(width=110)
     config.out.mkdir(parents=True, exist_ok=True)
     record = measure(config, console)
