@@ -21,7 +21,7 @@ from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
 from sample_factory.envs.env_utils import register_env
 from sample_factory.train import make_runner
 
-WARM_UP = 8  # updates
+WARM_UP = 4  # updates
 ACTORS = 2
 
 
