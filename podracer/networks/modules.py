@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import dm_env
@@ -163,6 +164,9 @@ def make_cells(config: Config) -> list[nn.RNNCellBase]:
     cells = {"lstm": nn.OptimizedLSTMCell, "gru": nn.GRUCell}
     if config.memory == "none":
         return []
-    return [
-        cells[config.memory](config.memory_size) for _ in range(config.memory_layers)
-    ]
+    make = partial(
+        cells[config.memory],
+        config.memory_size,
+        recurrent_kernel_init=torsos.orthogonal(),
+    )
+    return [make() for _ in range(config.memory_layers)]

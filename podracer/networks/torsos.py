@@ -16,14 +16,32 @@ import jax
 import jax.numpy as jnp
 from dm_env import specs
 
-from podracer.agent import PyTree
+from podracer.agent import Key, PyTree
 from podracer.networks.convolution import Conv, max_pool
+
+
+def orthogonal(scale: float = 1.0) -> nn.initializers.Initializer:
+    """Orthogonal matrices times `scale`, one after another under `jax.vmap`.
+
+    A CPU with few threads deadlocks on batches of the QR decompositions that they are made
+    of (jaxlib 0.10.2: each waits in one of XLA's threads for others).
+    """
+    initialize = nn.initializers.orthogonal(scale)
+
+    def one(key: Key, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
+        draw = jax.custom_batching.sequential_vmap(
+            lambda k: initialize(k, shape, dtype)
+        )
+        return draw(key)
+
+    return one
+
 
 fan_in_uniform = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 INITS = {
     "uniform": fan_in_uniform,
     "glorot": nn.initializers.glorot_uniform(),
-    "orthogonal": nn.initializers.orthogonal(2**0.5),
+    "orthogonal": orthogonal(2**0.5),
     # A normal's standard deviation shrinks to this share of it when it is truncated at 2.
     "truncated": nn.initializers.variance_scaling(
         0.87962566103423978**2, "fan_in", "truncated_normal"
