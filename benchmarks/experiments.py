@@ -23,6 +23,7 @@ class Task(NamedTuple):
 PPO, BATCH_PPO = "--agent ppo --preset", "--agent batch_ppo --preset"
 SMALL, CONTINUOUS, MUJOCO = f"{PPO} small", f"{PPO} continuous", f"{PPO} mujoco"
 MUZERO = "--agent muzero --preset small --total-steps 200_000"
+ON_ONE = f"anakin train {MUZERO} --cores 1"  # the same results on any machine
 LSTM, MLP = "--network.memory lstm", "--network.torso mlp"
 STEPS = "--total-steps"
 GAMES = "asterix", "breakout", "freeway", "seaquest", "space-invaders"
@@ -62,15 +63,26 @@ FIRST = (  # seconds to minutes
         f"anakin train {BATCH_PPO} head-pendulum --env pendulum",
         -250,
     ),
-    Task("muzero-catch", "MuZero, Anakin", f"anakin train {MUZERO} --env catch", 0.9),
+    Task("muzero-catch", "MuZero, Anakin", f"{ON_ONE} --env catch", 0.9),
     Task(
         "muzero-catch",
         "MuZero, Sebulba",
         f"sebulba train {MUZERO} --env jax:catch",
         0.9,
     ),
-    Task("muzero-cartpole", "MuZero", f"anakin train {MUZERO} --env cartpole", 195),
-    Task("muzero-empty", "MuZero", f"anakin train {MUZERO} --env grid-empty", 0.9),
+    Task(
+        "muzero-cartpole",
+        "MuZero",
+        f"{ON_ONE} --env cartpole --agent.least-range 0.03",
+        195,
+    ),
+    Task("muzero-empty", "MuZero", f"{ON_ONE} --env grid-empty", 0.9),
+    Task("muzero-chain", "MuZero", f"{ON_ONE} --env deep-sea --env.size 6", 0.9),
+    Task(
+        "muzero-chain",
+        "MuZero, one simulation",
+        f"{ON_ONE} --env deep-sea --env.size 6 --agent.num-simulations 1",
+    ),
     Task(  # of seconds, for the tests
         "smoke",
         "IMPALA",
