@@ -2,13 +2,10 @@
 
     python brax_ppo.py WORK
 
-WORK is a `contest.Work` as JSON. Brax has neither these environments nor a distribution
+WORK is a `work.Work` as JSON. Brax has neither these environments nor a distribution
 over discrete actions: both are here, as its public interfaces ask for them; Breakout is
 gymnax's. It has no evaluation, normalization or logging to do.
 """
-
-import json
-import sys
 
 import gymnax
 import jax
@@ -20,6 +17,7 @@ from brax.training.agents.ppo import train
 from brax.training.agents.ppo.networks import PPONetworks
 from brax.training.distribution import ParametricDistribution
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from work import Speed, Work, answer
 
 
 class CartPole(Env):
@@ -140,39 +138,30 @@ def device_put_replicated(tree, devices):
     return jax.device_put(stacked, sharding)
 
 
-def main(
-    environment: str,
-    batch_size: int,
-    unroll_length: int,
-    epochs: int,
-    minibatches: int,
-    hidden_sizes: list[int],
-    steps: int,
-) -> None:
+def measure(work: Work) -> Speed:
     jax.device_put_replicated = device_put_replicated
     speeds = []  # of an epoch, one program of `steps`, timed by brax; the first compiles
-    env = {"cartpole": CartPole, "minatar-breakout": Breakout}[environment]()
+    env = {"cartpole": CartPole, "minatar-breakout": Breakout}[work.environment]()
     train.train(
         env,
-        num_timesteps=2 * steps,
+        num_timesteps=2 * work.steps,
         num_evals=3,
         run_evals=False,
         episode_length=500,
-        num_envs=batch_size,
-        unroll_length=unroll_length,
-        batch_size=batch_size // minibatches,
-        num_minibatches=minibatches,
-        num_updates_per_batch=epochs,
+        num_envs=work.batch_size,
+        unroll_length=work.unroll_length,
+        batch_size=work.batch_size // work.minibatches,
+        num_minibatches=work.minibatches,
+        num_updates_per_batch=work.epochs,
         learning_rate=3e-4,
         entropy_cost=0.01,
         discounting=0.99,
         clipping_epsilon=0.2,
-        network_factory=network_factory(env.action_size, hidden_sizes),
+        network_factory=network_factory(env.action_size, work.hidden_sizes),
         progress_fn=lambda _, metrics: speeds.append(float(metrics["training/sps"])),
     )
-    speed = speeds[-1]
-    print(json.dumps({"steps_per_second": speed, "devices": jax.device_count()}))
+    return Speed(speeds[-1], jax.device_count())
 
 
 if __name__ == "__main__":
-    main(**json.loads(sys.argv[1]))
+    answer(measure)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.peers import environments
+from benchmarks.peers.work import Work
 from podracer.errors import UserError
 
 FOLDER = Path(__file__).parent
@@ -18,29 +19,11 @@ ANAKIN = ("cartpole", "minatar-breakout")
 SEBULBA = ("CartPole-v1", "Pong-v5")  # EnvPool's
 
 
-class Work(NamedTuple):
-    """What every entrant does. With its options, it is its script's argument, as JSON."""
-
-    environment: str  # of ANAKIN or SEBULBA
-    batch_size: int  # number of environments
-    unroll_length: int  # steps between two updates
-    epochs: int
-    minibatches: int
-    hidden_sizes: tuple[
-        int, ...
-    ]  # of separate actor and critic, tanh; (): DQN's network
-    steps: int  # environment steps that are timed, whole updates
-
-    @property
-    def name(self) -> str:
-        return f"{self.environment}:{self.batch_size}x{self.unroll_length}"
-
-
 KINDS = {  # epochs, minibatches, units, steps (rounded up to whole updates)
-    "cartpole": (4, 4, (64, 64), 2**20),
-    "minatar-breakout": (4, 4, (64, 64), 2**20),
-    "CartPole-v1": (4, 4, (64, 64), 2**18),
-    "Pong-v5": (1, 1, (), 64 * 20 * 16),
+    "cartpole": (4, 4, [64, 64], 2**20),
+    "minatar-breakout": (4, 4, [64, 64], 2**20),
+    "CartPole-v1": (4, 4, [64, 64], 2**18),
+    "Pong-v5": (1, 1, [], 64 * 20 * 16),
 }
 
 

@@ -2,42 +2,31 @@
 
     python jaxnasium_ppo.py WORK
 
-WORK is a `contest.Work` as JSON. Normalization is off. Two things cannot be left out: in
+WORK is a `work.Work` as JSON. Normalization is off. Two things cannot be left out: in
 each step it also predicts the value of the next observation, a second forward pass of that
 network, and it takes one step for statistics before training.
 """
-
-import json
-import sys
-import time
 
 import jax
 import jaxnasium
 from jaxnasium.algorithms import PPO
 from jaxnasium.algorithms.architectures import MLP
+from work import Speed, Work, answer, seconds
 
 ENVIRONMENTS = {"cartpole": "CartPole-v1", "minatar-breakout": "Breakout-MinAtar"}
 
 
-def main(
-    environment: str,
-    batch_size: int,
-    unroll_length: int,
-    epochs: int,
-    minibatches: int,
-    hidden_sizes: list[int],
-    steps: int,
-) -> None:
-    env = jaxnasium.make(ENVIRONMENTS[environment])
-    if environment != "cartpole":
+def measure(work: Work) -> Speed:
+    env = jaxnasium.make(ENVIRONMENTS[work.environment])
+    if work.environment != "cartpole":
         env = jaxnasium.FlattenObservationWrapper(env)
-    body = MLP.with_params(hidden_sizes=hidden_sizes, activation=jax.nn.tanh)
+    body = MLP.with_params(hidden_sizes=work.hidden_sizes, activation=jax.nn.tanh)
     algorithm = PPO(
-        num_envs=batch_size,
-        num_steps=unroll_length,
-        num_epochs=epochs,
-        num_minibatches=minibatches,
-        total_timesteps=steps,
+        num_envs=work.batch_size,
+        num_steps=work.unroll_length,
+        num_epochs=work.epochs,
+        num_minibatches=work.minibatches,
+        total_timesteps=work.steps,
         warmup_steps=0,
         normalize_observations=False,
         normalize_rewards=False,
@@ -47,12 +36,13 @@ def main(
         reduce_metrics_fn=lambda metrics: (),
     )
     key = jax.random.PRNGKey(0)
-    jax.block_until_ready(algorithm.train(key, env))  # compiles
-    started = time.perf_counter()
-    jax.block_until_ready(algorithm.train(key, env))
-    speed = steps / (time.perf_counter() - started)
-    print(json.dumps({"steps_per_second": speed, "devices": jax.device_count()}))
+
+    def train():
+        jax.block_until_ready(algorithm.train(key, env))
+
+    train()  # compiles
+    return Speed(work.steps / seconds(train), jax.device_count())
 
 
 if __name__ == "__main__":
-    main(**json.loads(sys.argv[1]))
+    answer(measure)

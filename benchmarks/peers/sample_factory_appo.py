@@ -2,14 +2,13 @@
 
     python sample_factory_appo.py WORK
 
-WORK is a `contest.Work` as JSON. Runs in an environment of its own. Two processes act, each
+WORK is a `work.Work` as JSON. Runs in an environment of its own. Two processes act, each
 with a batch of environments, a third predicts and a fourth learns. EnvPool resets finished
 environments by itself. A report to the disk every five seconds is sample-factory's least.
 """
 
-import json
+import functools
 import os
-import sys
 import tempfile
 import time
 
@@ -20,6 +19,7 @@ from sample_factory.algo.runners.runner import AlgoObserver
 from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
 from sample_factory.envs.env_utils import register_env
 from sample_factory.train import make_runner
+from work import Speed, Work, answer
 
 WARM_UP = 4  # updates
 ACTORS = 2
@@ -59,21 +59,12 @@ def make_pool(name, cfg, env_config, render_mode=None) -> Pool:
     return Pool(name, cfg.env_agents, number, max(1, (os.cpu_count() or 1) // ACTORS))
 
 
-def main(
-    environment: str,
-    batch_size: int,
-    unroll_length: int,
-    epochs: int,
-    minibatches: int,
-    hidden_sizes: list[int],
-    steps: int,
-    folder: str,
-) -> None:
-    register_env(environment, make_pool)
-    batch = batch_size * unroll_length
+def measure(work: Work, folder: str) -> Speed:
+    register_env(work.environment, make_pool)
+    batch = work.batch_size * work.unroll_length
     settings = {
-        "env": environment,
-        "env_agents": batch_size,
+        "env": work.environment,
+        "env_agents": work.batch_size,
         "experiment": "speed",
         "train_dir": folder,
         "device": "cpu",
@@ -81,20 +72,20 @@ def main(
         "num_workers": ACTORS,
         "num_envs_per_worker": 1,
         "worker_num_splits": 1,
-        "rollout": unroll_length,
+        "rollout": work.unroll_length,
         "recurrence": 1,
         "use_rnn": False,
-        "num_epochs": epochs,
-        "num_batches_per_epoch": minibatches,
-        "batch_size": batch // minibatches,
+        "num_epochs": work.epochs,
+        "num_batches_per_epoch": work.minibatches,
+        "batch_size": batch // work.minibatches,
         "normalize_input": False,
         "normalize_returns": False,
-        "nonlinearity": "tanh" if hidden_sizes else "relu",
-        "actor_critic_share_weights": not hidden_sizes,
-        "encoder_mlp_layers": hidden_sizes,
+        "nonlinearity": "tanh" if work.hidden_sizes else "relu",
+        "actor_critic_share_weights": not work.hidden_sizes,
+        "encoder_mlp_layers": work.hidden_sizes,
         "encoder_conv_architecture": "convnet_atari",
         "encoder_conv_mlp_layers": [512],
-        "obs_scale": 1.0 if hidden_sizes else 255.0,
+        "obs_scale": 1.0 if work.hidden_sizes else 255.0,
         "train_for_env_steps": 10**12,
     }
     arguments = []
@@ -105,7 +96,7 @@ def main(
     parser, _ = parse_sf_args(arguments)
     parser.add_argument("--env_agents", type=int)
     _, runner = make_runner(parse_full_cfg(parser, arguments))
-    count = steps // batch
+    count = work.steps // batch
     times = []
 
     class Clock(AlgoObserver):
@@ -119,10 +110,10 @@ def main(
     runner.register_observer(Clock())
     runner.init()
     runner.run()
-    speed = steps / (times[WARM_UP + count - 1] - times[WARM_UP - 1])
-    print(json.dumps({"steps_per_second": speed, "devices": os.cpu_count()}))
+    taken = times[WARM_UP + count - 1] - times[WARM_UP - 1]
+    return Speed(work.steps / taken, os.cpu_count())
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder:
-        main(**json.loads(sys.argv[1]), folder=folder)
+    with tempfile.TemporaryDirectory() as temporary:
+        answer(functools.partial(measure, folder=temporary))

@@ -60,6 +60,7 @@ def _chosen(
     brings_code: Callable[[str], bool],
 ) -> tuple[Any, Trained]:
     """The configuration, and the agent of the run that it names."""
+    command.keep_programs()
     given = command.read(argv, dict.fromkeys(run.NAMED, ()), switches=("trust",))
     shown = [command.Choice(name, given[name], (), AGAIN) for name in run.NAMED]
     shown.append(command.Choice("trust", given["trust"], (), run.TRUST))
@@ -70,7 +71,6 @@ def _chosen(
     run.check_program(stored, program)
     run.check_same_names(stored, given)
     run.check_trusted(stored, given, AGENTS, brings_code)
-    command.keep_programs()
     return config, loading.restore(config.run, config.checkpoint, trust=True)
 
 

@@ -66,6 +66,7 @@ RUN_BY_OTHERS = {  # most with a peer's interpreter
     *("peers.rejax_ppo", "peers.brax_ppo", "peers.jaxnasium_ppo", "peers.sb3_ppo"),
     *("peers.envpool_sb3", "peers.sample_factory_appo"),
     "peers.rejax_learning",
+    "peers.work",
 }
 LISTS = {"experiments", "records"}  # of what `learning` runs, and has run
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import jax
 import pytest
 
-from anakin.__main__ import train as anakin_train
+from anakin import __main__ as anakin
 from anakin.command import meta_train
 from podracer import command
 from podracer.command import programs
 from podracer.errors import UserError
 from podracer.parallel import hosts
-from sebulba.__main__ import train as sebulba_train
+from sebulba import __main__ as sebulba
 
 NAMES = (
     "jax_compilation_cache_dir",
@@ -137,7 +137,13 @@ def test_unused_programs_are_removed(tmp_path):
     assert {x.name for x in folder.iterdir()} == {"read", "written"}
 
 
-@pytest.mark.parametrize("main", [anakin_train, sebulba_train, meta_train.main])
+@pytest.mark.parametrize(
+    "main",
+    [
+        *(anakin.train, sebulba.train, meta_train.main),
+        *(anakin.evaluate, sebulba.evaluate, anakin.render, sebulba.render),
+    ],
+)
 def test_commands_that_compile_keep_programs(monkeypatch, main):
     monkeypatch.setattr(command, "keep_programs", called)
     with pytest.raises(UserError, match="called"):
