@@ -146,6 +146,38 @@ MINATAR = (
     ),
 )
 
+DISCO = "--agent disco --update-rule disco_103.npz --preset"  # a file that is not ours
+LPG = "--agent lpg --preset small --update-rule rule.safetensors"  # docs/results/meta-cpu.md
+RULES = (
+    *(
+        Task(
+            "disco-catch",
+            f"Disco103, {ends}",
+            f"anakin train {DISCO} catch --env catch --env.rows 8 --env.columns 8 {STEPS}"
+            f" 57_960 --cores 1 --updates-per-report 25 --agent.episode-ends {ends}",
+            0.9,
+        )
+        for ends in ("own", "jump")
+    ),
+    *(
+        Task(
+            f"disco-{env.removeprefix('minatar-')}",
+            name,
+            f"anakin train {agent} --env {env} {STEPS} 200_000 --cores 1",
+            together=name != "Disco103",
+        )
+        for env, preset in (
+            ("cartpole", "small"),
+            *((f"minatar-{game}", "minatar") for game in GAMES),
+        )
+        for name, agent in (
+            ("Disco103", f"{DISCO} small"),
+            ("PPO", f"{PPO} {preset}"),
+            ("LPG", f"{LPG} --network.prediction-size 8"),
+        )
+    ),
+)
+
 PONG = (
     Task(
         "pong",
@@ -192,4 +224,4 @@ BUILT_IN = (  # one for each environment of envs_jax, the slowest last
     _built_in("memory-chain", "PPO, LSTM", f"{SMALL} {LSTM}", "500_000"),
 )
 
-TASKS = *FIRST, *MEMORY, *CONTROL, *MINATAR, *PONG, *BUILT_IN
+TASKS = *FIRST, *MEMORY, *CONTROL, *MINATAR, *RULES, *PONG, *BUILT_IN

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from podracer import networks
 from podracer.agents import batch_ppo, disco, impala, lpg, muzero, ppo, pqn
-from podracer.networks import heads, world_model
+from podracer.networks import action_model, heads, world_model
 from podracer.transformations import Interface
 from podracer.transformations.replay import Config as Replay
 
@@ -55,6 +55,7 @@ _PPO = {
         unroll_length=32,
         batch_size=64,
         network=_SEPARATE,
+        interface=Interface(normalize_rewards=True),
     ),
     # ours, for MinAtar's five games
     "minatar": Preset(
@@ -267,6 +268,14 @@ _DISCO = {
         unroll_length=28,
         batch_size=2,
         replay=Replay(1024, samples_per_insert=32.0, minimum_fill=64, fresh=False),
+    ),
+    # ours, for CartPole and MinAtar: small updates, many of which the rule needs
+    "small": Preset(
+        disco.Config(learning_rate=3e-3),
+        unroll_length=28,
+        batch_size=4,
+        network=action_model.Config(torso="mlp"),
+        replay=Replay(1024, minimum_fill=32),
     ),
     # ours, for Atari: the reference's default learning rate, and each trajectory twice
     "atari": Preset(
