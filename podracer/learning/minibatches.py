@@ -15,6 +15,9 @@ from podracer.learning.gradients import mean_gradient
 from podracer.networks import Network
 from podracer.parallel import Average
 
+SORTED = 4096  # sequences from which on they are not sorted into a random order
+ROUNDS = 8  # of mixing
+
 
 @dataclasses.dataclass(frozen=True)
 class Config:
@@ -61,11 +64,13 @@ def learn(
     check_split(sequences, config)
 
     def minibatch(state, index):
-        rows = jax.tree.map(lambda x: jnp.take(x, index, axis=0), (batch, memory))
-        return step(state, *rows)
+        def of(x):  # the order holds each index once
+            return x.at[index].get(mode="promise_in_bounds", unique_indices=True)
+
+        return step(state, *jax.tree.map(of, (batch, memory)))
 
     def epoch(number, state):
-        order = jax.random.permutation(jax.random.fold_in(key, number), sequences)
+        order = permutation(jax.random.fold_in(key, number), sequences)
         order = order.reshape(config.minibatches, -1)
         state, metrics = jax.lax.scan(minibatch, state, order)
         return number + 1, state, jax.tree.map(jnp.mean, metrics)
@@ -79,6 +84,26 @@ def learn(
         goes_on, lambda carry: epoch(*carry[:2]), epoch(0, state)
     )
     return state, metrics | {"epochs": epochs.astype(jnp.float32)}
+
+
+def permutation(key: Key, size: int) -> jax.Array:
+    """0 to size - 1 in random order, int32 [size].
+
+    To sort many random numbers takes as long as to learn from as many transitions. From
+    `SORTED` on, the order is that of a random bijection of 0 to 2^k - 1, less the numbers that
+    are too large: bijective shuffling (Mitchell et al. 2021, arXiv:2106.06161).
+    """
+    if size < SORTED:
+        return jax.random.permutation(key, size)
+    bits = (size - 1).bit_length()
+    mask = jnp.uint32(2**bits - 1)
+    numbers = jnp.arange(2**bits, dtype=jnp.uint32)
+    for factor, addend in jax.random.bits(key, (ROUNDS, 2), jnp.uint32):
+        # each of these steps is invertible, the first since the factor is odd
+        numbers = (numbers * (factor | 1) + addend) & mask
+        numbers ^= numbers >> (bits // 2)
+    (kept,) = jnp.nonzero(numbers < size, size=size)
+    return numbers[kept].astype(jnp.int32)
 
 
 def gradient_step(
