@@ -21,6 +21,7 @@ class Task(NamedTuple):
 
 
 PPO, BATCH_PPO = "--agent ppo --preset", "--agent batch_ppo --preset"
+CARTPOLE = f"{PPO} cartpole"
 SMALL, CONTINUOUS, MUJOCO = f"{PPO} small", f"{PPO} continuous", f"{PPO} mujoco"
 MUZERO = "--agent muzero --preset small --total-steps 200_000"
 ON_ONE = f"anakin train {MUZERO} --cores 1"  # the same results on any machine
@@ -29,19 +30,22 @@ STEPS = "--total-steps"
 GAMES = "asterix", "breakout", "freeway", "seaquest", "space-invaders"
 
 FIRST = (  # seconds to minutes
-    Task("cartpole", "PPO, Anakin", f"anakin train {SMALL} --env cartpole", 475),
+    Task("cartpole", "PPO, Anakin", f"anakin train {CARTPOLE} --env cartpole", 475),
     Task(
         "cartpole",
         "PPO, Sebulba",
-        f"sebulba train {SMALL} --env CartPole-v1 {STEPS} 1_000_000",
+        f"sebulba train {CARTPOLE} --env CartPole-v1 {STEPS} 1_000_000",
         475,
     ),
-    Task(  # with --seeds 10: how often a policy is lost again
-        "cartpole-ten",
-        "PPO, one core",
-        f"anakin train {SMALL} --env cartpole --cores 1",
-        475,
-        together=True,
+    *(
+        Task(  # with --seeds 10: how often a policy is lost again
+            "cartpole-ten",
+            f"PPO, {preset}",
+            f"anakin train {PPO} {preset} --env cartpole --cores 1",
+            475,
+            together=True,
+        )
+        for preset in ("cartpole", "small")
     ),
     Task(
         "cartpole-batch-ppo",
@@ -167,7 +171,7 @@ RULES = (
             together=name != "Disco103",
         )
         for env, preset in (
-            ("cartpole", "small"),
+            ("cartpole", "cartpole"),
             *((f"minatar-{game}", "minatar") for game in GAMES),
         )
         for name, agent in (
@@ -199,7 +203,7 @@ def _built_in(env: str, agent: str, flags: str, steps: str = "1_000_000") -> Tas
 BUILT_IN = (  # one for each environment of envs_jax, the slowest last
     _built_in("acrobot", "PPO", SMALL),
     _built_in("bandit", "PPO", SMALL, "200_000"),
-    _built_in("cartpole", "PPO", SMALL),
+    _built_in("cartpole", "PPO", CARTPOLE),
     _built_in("catch", "IMPALA", "--agent impala --preset small"),
     _built_in("deep-sea", "PPO", SMALL),
     _built_in("lpg-chain", "PPO", SMALL, "500_000"),

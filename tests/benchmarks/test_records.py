@@ -62,7 +62,7 @@ def test_speeds_of_the_readme_are_on_record():
 def test_the_first_runs_of_the_readme_are_on_record():
     """Its first two commands, and where each seed of them ended."""
     commands, ends = re.search(
-        r"## Train\n\n```\n(.*?)```.*?Three seeds each end at (.*?) on two CPU",
+        r"## Train\n\n```\n(.*?)```.*?Three\s+seeds each ended at (.*?)\s+\(",
         README,
         re.DOTALL,
     ).groups()
