@@ -155,13 +155,13 @@ LPG = "--agent lpg --preset small --update-rule rule.safetensors"  # docs/result
 RULES = (
     *(
         Task(
-            "disco-catch",
-            f"Disco103, {ends}",
+            f"disco-catch{group}",
+            "Disco103",
             f"anakin train {DISCO} catch --env catch --env.rows 8 --env.columns 8 {STEPS}"
             f" 57_960 --cores 1 --updates-per-report 25 --agent.episode-ends {ends}",
             0.9,
         )
-        for ends in ("own", "jump")
+        for group, ends in (("", "own"), ("-jump", "jump"))
     ),
     *(
         Task(
