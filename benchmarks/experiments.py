@@ -167,7 +167,9 @@ RULES = (
         Task(
             f"disco-{env.removeprefix('minatar-')}",
             name,
-            f"anakin train {agent} --env {env} {STEPS} 200_000 --cores 1",
+            f"anakin train {agent} --env {env} {STEPS} 200_000 --cores 1"
+            # whose episodes are so long that none would end in more environments
+            + " --batch-size 16" * (env == "minatar-freeway" and name != "Disco103"),
             together=name != "Disco103",
         )
         for env, preset in (

@@ -110,7 +110,8 @@ def table(records: Sequence[dict[str, Any]]) -> Iterator[str]:
     yield "|---" * len(COLUMNS) + "|"
     for line in records:
         found, runs = returns(line), line["runs"]
-        low, high = interval(found[:, None]) if len(found) > 1 else ([], [])
+        spread = len(found) > 1 and np.isfinite(found).all()
+        low, high = interval(found[:, None]) if spread else ([], [])
         target = math.nan if line["target"] is None else line["target"]
         cells = [
             line["env"],
@@ -119,7 +120,7 @@ def table(records: Sequence[dict[str, Any]]) -> Iterator[str]:
             human(target),
             human(found.mean()),
             *(f"{human(x)} to {human(y)}" for x, y in zip(low, high, strict=True)),
-            *([""] * (len(found) == 1)),
+            *([""] * (not spread)),
             human(plot.iqm(found)),
             ", ".join(map(human, found)),
             human(seconds(line)),

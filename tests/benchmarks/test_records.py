@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import re
 from pathlib import Path
 
@@ -135,3 +136,11 @@ def test_a_record_of_another_machine_is_kept(tmp_path):
     assert "| catch | PPO | 10 | - | 1 |" in (tmp_path / "learning.md").read_text()
     learning.report([task._replace(command="anakin train --env cartpole")], config)
     assert not records.read(path)
+
+
+def test_a_seed_without_finished_episodes_leaves_no_interval():
+    line = records.read(records.KEPT / "cartpole.jsonl")[0]
+    runs = [run | {"return": math.nan} for run in line["runs"][:1]] + line["runs"][1:]
+    row = [*records.table([line | {"runs": runs}])][4]
+    cells = [cell.strip() for cell in row.split("|")]
+    assert cells[5:8] == ["-", "", "-"]
