@@ -134,7 +134,7 @@ def dense(
     name: str,
     init: nn.initializers.Initializer = torsos.INITS["truncated"],
 ) -> nn.Dense:
-    return torsos.dense(features, name, kernel_init=init)
+    return nn.Dense(features, kernel_init=init, name=name)
 
 
 def prediction_bytes(num_actions: int) -> int:

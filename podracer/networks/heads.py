@@ -23,7 +23,6 @@ from podracer.networks.policies import (
     Policy,
     TanhGaussian,
 )
-from podracer.networks.torsos import dense
 
 POSITIVE: dict[str, tuple[Callable, Callable]] = {  # functions and their inverses
     "exp": (jnp.exp, math.log),
@@ -71,7 +70,7 @@ class PolicyHead(nn.Module):
         init = nn.initializers.variance_scaling(
             self.config.init_scale, "fan_in", "truncated_normal"
         )
-        outputs = dense(sum(self.sizes), kernel_init=init)(features)
+        outputs = nn.Dense(sum(self.sizes), kernel_init=init)(features)
         if self.kind == "one of":
             return Categorical(outputs)
         if self.kind == "several":
@@ -86,10 +85,10 @@ class PolicyHead(nn.Module):
         function, inverse = POSITIVE[self.config.positive]
         start = nn.initializers.constant(inverse(self.config.initial_deviation))
         if self.config.deviation == "dependent":
-            layer = dense(
+            dense = nn.Dense(
                 *self.sizes, kernel_init=init, bias_init=start, name="deviation"
             )
-            return function(layer(features))
+            return function(dense(features))
         value = function(self.param("deviation", start, self.sizes))
         return jnp.broadcast_to(value, (*features.shape[:-1], *self.sizes))
 

@@ -15,12 +15,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from dm_env import specs
-from jax import lax
 
 from podracer.agent import Key, PyTree
 from podracer.networks.convolution import Conv, max_pool
-
-NARROW = 8  # features up to which a product is taken column by column on a CPU
 
 
 def orthogonal(scale: float = 1.0) -> nn.initializers.Initializer:
@@ -169,35 +166,5 @@ def conv(
     )
 
 
-def dense(
-    features: int,
-    name: str | None = None,
-    dtype: Any = None,
-    kernel_init: nn.initializers.Initializer = fan_in_uniform,
-    **options: Any,
-) -> nn.Dense:
-    """flax's Dense with these initial weights, whose gradient is fast on a CPU."""
-    if 1 < features <= NARROW:
-        options["dot_general"] = narrow_product
-    return nn.Dense(
-        features, name=name, dtype=dtype, kernel_init=kernel_init, **options
-    )
-
-
-def narrow_product(
-    x: jax.Array, kernel: jax.Array, dimension_numbers: Any, **options: Any
-) -> jax.Array:
-    """`lax.dot_general` of x [..., K] and a kernel [K, F] of few columns F.
-
-    XLA:CPU takes as long for the gradient of a kernel of 2 columns as for one of 64, but is
-    fast for a single one; so a CPU multiplies by one column after the other.
-    """
-
-    def whole(x, kernel):
-        return lax.dot_general(x, kernel, dimension_numbers, **options)
-
-    def by_column(x, kernel):
-        columns = jnp.split(kernel, kernel.shape[1], 1)
-        return jnp.concatenate([whole(x, column) for column in columns], -1)
-
-    return lax.platform_dependent(x, kernel, cpu=by_column, default=whole)
+def dense(features: int, name: str | None = None, dtype: Any = None) -> nn.Dense:
+    return nn.Dense(features, dtype=dtype, kernel_init=fan_in_uniform, name=name)
