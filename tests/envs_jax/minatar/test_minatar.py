@@ -57,6 +57,7 @@ def test_every_step_equals_minatar(name):
     )
 
     planes = unpack(packed, len(GAMES[name].channels))
+    assert timesteps.observation.dtype == np.bool_  # as the original
     wrong = (timesteps.observation != planes).any((2, 3, 4))
     wrong |= (timesteps.reward != reward) | (timesteps.last() != (over != 0))
     assert not wrong.any(), f"first in (run, step) {np.argwhere(wrong)[0]}"
