@@ -5,8 +5,9 @@
 For each environment, batch size and unroll length: steps/s of the environment alone
 (random actions), of acting (environment and policy), of learning alone (from a fixed
 trajectory) and of training. Training shares the acting forward pass with the update, so
-its limit is environment plus learning; `share` is training over that limit. Then the
-memory of a process against the length of its run.
+its limit is environment plus learning; `share` is training over that limit. PPO's update
+does not: with `--agent ppo` the limit is acting plus learning. Then the memory of a process
+against the length of its run.
 """
 
 import dataclasses
@@ -15,6 +16,7 @@ import os
 import resource
 import time
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -28,10 +30,17 @@ import envs_jax
 from anakin import acting, training
 from envs_jax import Batched, auto_reset
 from podracer import networks, parallel
-from podracer.agent import ActorOutput, Trajectory
-from podracer.agents import impala
+from podracer.agent import ActorOutput, Agent, Trajectory
+from podracer.agents import impala, ppo
 from podracer.metrics import human
-from podracer.networks.policies import Categorical
+
+AGENTS = {
+    "impala": (impala, networks.Config()),
+    "ppo": (
+        ppo,
+        networks.Config("mlp", activation="tanh", separate_value=True),
+    ),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,10 +53,19 @@ class Config:
     cores: tuple[int, ...] = (1, os.cpu_count() or 1)
     seconds: float = 1.0
     """of each measurement, after compilation"""
+    agent: Literal["impala", "ppo"] = "impala"
+    """impala, or ppo as benchmarks.peers has it: separate actor and critic"""
     steps: int = 200_000
     """environment steps per program, so that launching it costs little"""
     memory: bool = True
     """also measure the memory of a run against its length"""
+
+
+def make_agent(name: str, environment: envs_jax.Environment) -> Agent:
+    """IMPALA with one network of 2 x 64, or PPO with two of tanh units."""
+    module, network = AGENTS[name]
+    specs = environment.observation_spec(), environment.action_spec()
+    return module.make_agent(module.Config(), networks.actor_critic(*specs, network))
 
 
 def measure(
@@ -55,8 +73,7 @@ def measure(
 ) -> dict[str, float]:
     """Steps/s of the parts and of the whole, and seconds of compilation."""
     bare = envs_jax.make(name)
-    network = networks.actor_critic(bare.observation_spec(), bare.action_spec())
-    agent = impala.make_agent(impala.Config(), network)
+    agent = make_agent(config.agent, bare)
     environment = Batched(auto_reset(bare))
     num_actions = bare.action_spec().num_values
     mesh = parallel.make_mesh(cores)
@@ -67,23 +84,24 @@ def measure(
         key, _ = training.unit_keys(state)
         return acting.unroll(act, environment, unroll_length, state.actors, key)[:2]
 
-    def random_act(keys, actor_state, timestep):
-        action = jax.random.bits(keys[0], keys.shape) % num_actions
-        logits = jnp.zeros((*keys.shape, num_actions))
-        return (
-            actor_state,
-            ActorOutput(action.astype(jnp.int32), Categorical(logits)),
-            (),
-        )
+    def random_act(state, trajectory):
+        extras = jax.tree.map(lambda x: jnp.zeros_like(x[0]), trajectory.outputs.extras)
 
-    def policy_act(state):
+        def act(keys, actor_state, timestep):
+            action = jax.random.bits(keys[0], keys.shape) % num_actions
+            output = ActorOutput(action.astype(jnp.int32), extras)
+            return actor_state, output, ()
+
+        return act
+
+    def policy_act(state, trajectory=None):
         params = agent.actor_params(state.learner)
         return lambda *x: (*agent.actor_step(x[0], params, *x[1:]), ())
 
     def only_acts(choose_act):
         def step(carry):
-            state, _ = carry
-            actors, trajectory = unroll(state, choose_act(state))
+            state = carry[0]
+            actors, trajectory = unroll(state, choose_act(*carry))
             state = state._replace(actors=actors, updates=state.updates + 1)
             return state, trajectory  # returned, or the compiler would remove it
 
@@ -126,7 +144,7 @@ def measure(
     )
     compile_seconds = next(run)[1]["compile_seconds"]
     return {
-        "environment": speed(only_acts(lambda _: random_act)),
+        "environment": speed(only_acts(random_act)),
         "acting": speed(only_acts(policy_act)),
         "learning": speed(only_learns),
         "training": train_speed(run, seconds),
@@ -164,7 +182,8 @@ def speeds(config: Config) -> rich.table.Table:
     for setting in rich.progress.track([*settings], "measuring"):
         cores, env, batch_size, unroll_length = setting
         got = measure(config, env, batch_size, unroll_length, cores)
-        limit = 1 / (1 / got["environment"] + 1 / got["learning"])
+        before = "environment" if config.agent == "impala" else "acting"
+        limit = 1 / (1 / got[before] + 1 / got["learning"])
         numbers = [human(got[name]) for name in names]
         table.add_row(
             *map(str, setting),
@@ -179,9 +198,8 @@ def speeds(config: Config) -> rich.table.Table:
 def memory() -> rich.table.Table:
     """The process's peak memory after more and more calls of one run."""
     bare = envs_jax.make("catch")
-    network = networks.actor_critic(bare.observation_spec(), bare.action_spec())
     run = anakin.train(
-        impala.make_agent(impala.Config(), network),
+        make_agent("impala", bare),
         bare,
         batch_size=64,
         unroll_length=16,
