@@ -1,27 +1,52 @@
-"""What XLA reaches on this machine of the arithmetic that PPO cannot do without.
+"""What XLA reaches on this machine of the arithmetic that no entrant can do without.
 
     JAX_NUM_CPU_DEVICES=2 python floor.py [SECONDS [ROWS...]]
 
-Plain JAX, nothing of podracer's. FLOP/s of the product of [rows, 64] and [64, 64] and of
-the two products of its gradient, and tanh/s, of all devices together, in loops whose data
-stay in cache. As one line of JSON, by rows and by what is computed, with the steps/s that
-the best of them allow PPO on CartPole.
+Plain JAX, nothing of podracer's. FLOP/s of the product of [rows, n] and [n, n] and of the
+two products of its gradient, and tanh/s, of all devices together, in loops whose data stay
+in cache. As one line of JSON, by n, by rows and by what is computed, with the steps/s that
+the best of them allow in each environment.
 """
 
 import json
 import math
 import sys
 import time
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
 ROWS = (128, 256, 512, 1_024, 2_048)
-UNITS = 64
-Layers = tuple[tuple[tuple[int, int], ...], ...]
-CARTPOLE = ((4, 64), (64, 64), (64, 2)), ((4, 64), (64, 64), (64, 1))  # actor, critic
-EPOCHS = 4
+# (inputs, outputs) of a layer, and at how many places of an image it is applied
+Layers = tuple[tuple[tuple[int, int, int], ...], ...]
+
+
+class Task(NamedTuple):
+    """What is computed for an environment."""
+
+    units: int  # of the layers whose products are measured in its place
+    layers: Layers  # of each network
+    epochs: int  # passes over each trajectory
+    tanh: bool  # its activation function; ReLUs cost nothing
+
+
+def mlps(inputs: int, actions: int) -> Task:
+    """An actor and a critic of 2 x 64, four epochs."""
+    layers = [
+        ((inputs, 64, 1), (64, 64, 1), (64, outputs, 1)) for outputs in (actions, 1)
+    ]
+    return Task(64, tuple(layers), 4, tanh=True)
+
+
+DQN = (8 * 8 * 4, 32, 400), (4 * 4 * 32, 64, 81), (3 * 3 * 64, 64, 49), (3_136, 512, 1)
+TASKS = {
+    "cartpole": mlps(4, 2),
+    "CartPole-v1": mlps(4, 2),
+    "minatar-breakout": mlps(10 * 10 * 4, 6),
+    "Pong-v5": Task(512, ((*DQN, (512, 6 + 1, 1)),), 1, tanh=False),
+}
 
 
 def forward(x, g, w):
@@ -50,7 +75,7 @@ def tanh(x, g, w):
     return jnp.tanh(x), g, w
 
 
-def seconds_of(body, rows: int, seconds: float) -> float:
+def seconds_of(body, rows: int, units: int, seconds: float) -> float:
     """Of one call of `body` on every device, the shortest of several loops."""
     mesh = Mesh(jax.devices(), "core")
     spec = PartitionSpec("core")
@@ -70,10 +95,10 @@ def seconds_of(body, rows: int, seconds: float) -> float:
         donate_argnums=0,
     )
     count = mesh.size
-    rotation = jnp.linalg.qr(jax.random.normal(jax.random.key(0), (UNITS, UNITS)))[0]
-    x = jax.random.normal(jax.random.key(1), (count * rows, UNITS))
+    rotation = jnp.linalg.qr(jax.random.normal(jax.random.key(0), (units, units)))[0]
+    x = jax.random.normal(jax.random.key(1), (count * rows, units))
     # Products with a rotation keep their size; so do those with orthogonal columns.
-    x = jnp.linalg.qr(x.reshape(count, rows, UNITS))[0].reshape(x.shape)
+    x = jnp.linalg.qr(x.reshape(count, rows, units))[0].reshape(x.shape)
     data = (x, x + 0.0, jnp.tile(rotation, (count, 1)))
     times, best = 16, math.inf
 
@@ -92,8 +117,8 @@ def seconds_of(body, rows: int, seconds: float) -> float:
     return best
 
 
-def limit(rates: dict[str, float], layers: Layers, epochs: int) -> float:
-    """Steps/s of PPO that products and tanh at these rates allow.
+def limit(rates: dict[str, float], task: Task) -> float:
+    """Steps/s that products and activation functions at these rates allow.
 
     Each step takes one forward pass for acting, and a forward and a backward pass per
     epoch; the input of the first layer needs no gradient. Losses, shuffling and the
@@ -101,9 +126,9 @@ def limit(rates: dict[str, float], layers: Layers, epochs: int) -> float:
 
     Args:
       rates: FLOP/s and tanh/s, by the names that `main` prints.
-      layers: (inputs, outputs) of each layer, of each network.
-      epochs: passes over each trajectory.
+      task: what is computed.
     """
+    epochs, layers = task.epochs, task.layers
     flops = {
         "forward": (1 + epochs) * sum(_flops(net) for net in layers),
         "input_gradient": epochs * sum(_flops(net[1:]) for net in layers),
@@ -111,31 +136,46 @@ def limit(rates: dict[str, float], layers: Layers, epochs: int) -> float:
     }
     faster = max(rates["weight_gradient"], rates["weight_gradient_transposed"])
     rates = rates | {"weight_gradient": faster}
-    units = sum(outputs for net in layers for _, outputs in net[:-1])
     seconds = sum(count / rates[name] for name, count in flops.items())
-    return 1 / (seconds + (1 + epochs) * units / rates["tanh"])
+    if task.tanh:
+        units = sum(outputs for net in layers for _, outputs, _ in net[:-1])
+        seconds += (1 + epochs) * units / rates["tanh"]
+    return 1 / seconds
 
 
-def _flops(layers: tuple[tuple[int, int], ...]) -> int:
+def _flops(layers: tuple[tuple[int, int, int], ...]) -> int:
     """Of one row through these layers."""
-    return sum(2 * inputs * outputs for inputs, outputs in layers)
+    return sum(2 * inputs * outputs * places for inputs, outputs, places in layers)
+
+
+def measure(rows: int, units: int, seconds: float) -> dict[str, float]:
+    """FLOP/s and tanh/s, by what is computed."""
+    products = (forward, input_gradient, weight_gradient, weight_gradient_transposed)
+    work = {body: 2 * units**2 for body in products} | {tanh: units}  # a row
+    return {
+        body.__name__: count
+        * rows
+        * jax.device_count()
+        / seconds_of(body, rows, units, seconds)
+        for body, count in work.items()
+    }
 
 
 def main(seconds: float, *sizes: float) -> None:
-    products = (forward, input_gradient, weight_gradient, weight_gradient_transposed)
-    work = {body: 2 * UNITS**2 for body in products} | {tanh: UNITS}  # a row
     rates = {
-        rows: {
-            body.__name__: count
-            * rows
-            * jax.device_count()
-            / seconds_of(body, rows, seconds)
-            for body, count in work.items()
+        units: {
+            rows: measure(rows, units, seconds)
+            for rows in [*map(int, sizes)] or ROWS
+            if rows >= units  # orthogonal columns need as many rows
         }
-        for rows in [*map(int, sizes)] or ROWS
+        for units in {task.units for task in TASKS.values()}
     }
-    speed = max(limit(found, CARTPOLE, EPOCHS) for found in rates.values())
-    result = {"steps_per_second": speed, "devices": jax.device_count(), "rates": rates}
+    speeds = {
+        name: max(limit(found, task) for found in rates[task.units].values())
+        for name, task in TASKS.items()
+        if rates[task.units]
+    }
+    result = {"steps_per_second": speeds, "devices": jax.device_count(), "rates": rates}
     print(json.dumps(result))
 
 

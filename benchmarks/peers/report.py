@@ -31,7 +31,7 @@ def begin(command: str, peers: list[str]) -> dict:
         "python": platform.python_version(),
         "versions": {name: version(name) for name in names},
         "peers": {peer: environments.PINS[peer] for peer in peers},
-        "floor": {"steps_per_second": []},
+        "floor": {},  # by environment
         "results": [],
         "left_out": {},
     }
@@ -76,6 +76,13 @@ def by_work(record: dict) -> dict[str, list[dict]]:
     return found
 
 
+def over_floor(record: dict, row: dict) -> float:
+    """Speed over that of the arithmetic of its environment's agent; NaN if not measured."""
+    environment = row["work"].partition(":")[0]
+    speeds = record["floor"].get(environment, [math.nan])
+    return median(row) / statistics.median(speeds)
+
+
 def fastest_peer(rows: list[dict]) -> float:
     """Steps/s of the fastest entrant that is not ours; NaN if there is none."""
     peers = [median(row) for row in rows if not is_ours(row)]
@@ -101,7 +108,6 @@ def machine(record: dict) -> str:
 
 def table(record: dict) -> Iterator[str]:
     """Lines of Markdown: a row for each work and entrant."""
-    floor = median(record["floor"])
     names = "work", "entrant", "cores", "steps/s", "lowest", "highest"
     yield f"| {' | '.join(names)} | / fastest peer | / floor |"
     yield "|---" * (len(names) + 2) + "|"
@@ -112,9 +118,13 @@ def table(record: dict) -> Iterator[str]:
             spread = map(human, (median(row), min(speeds), max(speeds)))
             ratio = "" if math.isnan(peer) else f"{median(row) / peer:.2f}"
             cells = work, row["entrant"], str(row["cores"]), *spread, ratio
-            yield f"| {' | '.join(cells)} | {median(row) / floor:.3g} |"
+            yield f"| {' | '.join(cells)} | {over_floor(record, row):.3g} |"
     yield ""
-    yield f"Floor: {human(floor)} steps/s."
+    floors = ", ".join(
+        f"{name} {human(statistics.median(found))}"
+        for name, found in record["floor"].items()
+    )
+    yield f"Floor, steps/s: {floors}."
     for row in record["results"]:
         for failure in row["failures"]:
             last = failure.strip().splitlines()[-1]
@@ -135,10 +145,7 @@ def against(record: dict, before: dict) -> Iterator[str]:
         key = {name: row[name] for name in ("work", "entrant", "cores")}
         for old in before["results"]:
             if key.items() <= old.items() and old["steps_per_second"]:
-                now, then = (
-                    median(x) / median(of["floor"])
-                    for x, of in ((row, record), (old, before))
-                )
+                now, then = over_floor(record, row), over_floor(before, old)
                 note = " **slower**" if now < SLOWER * then else ""
                 cells = row["work"], row["entrant"], f"{now:.3g}", f"{then:.3g}"
                 yield f"| {' | '.join(cells)} | {now / then:.2f}{note} |"

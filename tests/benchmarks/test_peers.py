@@ -12,7 +12,7 @@ from podracer.errors import UserError
 def record(podracer, peer, floor_speed=100.0, cpus=2):
     """With a work that both did, in steps/s of each round."""
     made = report.begin("command", []) | {"cpus": cpus}
-    made["floor"]["steps_per_second"] = [floor_speed]
+    made["floor"] = {"cartpole": [floor_speed], "Pong-v5": [7.0]}
     work = contest.parse("cartpole:2048x32")
     for name, speeds in ((contest.OURS, podracer), ("rejax 0.1.3", peer)):
         entrant = contest.Entrant(name, "", None, (), ())
@@ -97,7 +97,16 @@ def test_the_picture_has_a_bar_for_each_entrant():
 def test_the_limit_counts_every_product_of_an_update():
     names = "forward", "input_gradient", "weight_gradient"
     rates = dict.fromkeys([*names, "weight_gradient_transposed", "tanh"], 1.0)
-    one_layer = (((3, 5), (5, 2)),)
+    task = floor.Task(64, (((3, 5, 1), (5, 2, 1)),), 4, tanh=True)
     # Five passes forward, four backward; products of 2 x inputs x outputs, five units.
     flops = 5 * 50 + 4 * 20 + 4 * 50
-    assert floor.limit(rates, one_layer, 4) == pytest.approx(1 / (flops + 5 * 5))
+    assert floor.limit(rates, task) == pytest.approx(1 / (flops + 5 * 5))
+    image = task._replace(layers=(((3, 5, 1), (5, 2, 7)),), tanh=False)
+    assert floor.limit(rates, image) == pytest.approx(1 / (flops + 13 * 6 * 20))
+
+
+def test_every_work_has_a_floor():
+    assert floor.TASKS.keys() == contest.KINDS.keys()
+    for name, (epochs, _, units, _) in contest.KINDS.items():
+        task = floor.TASKS[name]
+        assert (task.epochs, task.tanh) == (epochs, bool(units))
