@@ -27,6 +27,9 @@ MUZERO = "--agent muzero --preset small --total-steps 200_000"
 ON_ONE = f"anakin train {MUZERO} --cores 1"  # the same results on any machine
 LSTM, MLP = "--network.memory lstm", "--network.torso mlp"
 STEPS = "--total-steps"
+DISCO = "--agent disco --update-rule disco_103.npz --preset"  # a file that is not ours
+LPG = "--agent lpg --preset small --update-rule rule.safetensors"  # docs/results/meta-cpu.md
+FEW = " --batch-size 16"  # environments: an episode of Freeway ends in each in 2,500 steps
 GAMES = "asterix", "breakout", "freeway", "seaquest", "space-invaders"
 
 FIRST = (  # seconds to minutes
@@ -150,8 +153,6 @@ MINATAR = (
     ),
 )
 
-DISCO = "--agent disco --update-rule disco_103.npz --preset"  # a file that is not ours
-LPG = "--agent lpg --preset small --update-rule rule.safetensors"  # docs/results/meta-cpu.md
 RULES = (
     *(
         Task(
@@ -168,8 +169,7 @@ RULES = (
             f"disco-{env.removeprefix('minatar-')}",
             name,
             f"anakin train {agent} --env {env} {STEPS} 200_000 --cores 1"
-            # whose episodes are so long that none would end in more environments
-            + " --batch-size 16" * (env == "minatar-freeway" and name != "Disco103"),
+            + (FEW if env == "minatar-freeway" and name != "Disco103" else ""),
             together=name != "Disco103",
         )
         for env, preset in (

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from podracer.agents.presets import PRESETS
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
@@ -29,6 +31,14 @@ def test_links_point_to_files():
     links = re.findall(r"\]\((?!https?:)([^)#]+)\)", README)
     assert len(links) >= 8
     assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_the_table_of_agents_has_every_preset():
+    rows = re.findall(r"^\| `(\w+)` \|.*\| ([^|]+) \|$", README, re.MULTILINE)
+    listed = {agent: re.findall(r"`([\w-]+)`", presets) for agent, presets in rows}
+    for agent, presets in PRESETS.items():
+        if "..." not in dict(rows)[agent]:
+            assert listed[agent] == [*presets], agent
 
 
 def test_the_map_names_every_file():
