@@ -10,7 +10,9 @@ import pytest
 
 import envs_jax
 from benchmarks import equal_steps, experiments, gallery, learning, records
+from benchmarks.peers import report
 from podracer.agents.presets import PRESETS
+from podracer.metrics import human
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
@@ -46,18 +48,25 @@ def test_the_table_of_environments_has_the_scores_on_record():
 
 
 def test_speeds_of_the_readme_are_on_record():
-    """Each is a whole cell of a row of the same library, under docs/results/."""
-    measured = [
-        cells for page in RESULTS.glob("*.md") for cells in rows(page.read_text())
-    ]
-    table = rows(section(README, "Speed"))[2:]
-    assert table
-    for who, *figures in table:
-        name, *_ = who.split()
-        for figure in filter(None, figures):
-            assert any(name in cells and figure in cells for cells in measured), (
-                f"{figure} of {who} is in no table of docs/results"
-            )
+    """Each is the median of that entrant at the work of its column, at its best cores."""
+    record = json.loads((RESULTS / "peers-cpu.json").read_text())
+    (_, *works), _, *table = rows(section(README, "Speed"))
+    assert table and works
+    for entrant, *figures in table:
+        for work, figure in zip(works, figures, strict=True):
+            speeds = [
+                report.median(row)
+                for row in record["results"]
+                if (row["work"], row["entrant"]) == (work.strip("`"), entrant)
+            ]
+            assert figure == (human(max(speeds)) if speeds else ""), (entrant, work)
+
+
+def test_the_page_of_peers_has_the_table_of_its_record():
+    record = json.loads((RESULTS / "peers-cpu.json").read_text())
+    page = (RESULTS / "peers-cpu.md").read_text()
+    assert "\n".join(report.table(record)) in page
+    assert record["commit"] in page and record["date"] in page
 
 
 def test_the_first_runs_of_the_readme_are_on_record():
