@@ -98,11 +98,12 @@ def test_only_a_memory_solves_the_memory_chain(module):
         returns = learn(
             envs_jax.make("memory-chain"),
             networks.Config(hidden_sizes=(32,), memory=memory, memory_size=32),
-            module.Config(learning_rate=3e-3, entropy_cost=0.01),
+            # The rate decays: at a constant one, PPO sometimes loses what it has learned.
+            module.Config(learning_rate=3e-3, entropy_cost=0.01, total_steps=150_000),
             module=module,
             batch_size=64,
             unroll_length=12,
-            total_steps=300_000,
+            total_steps=150_000,
             cores=1,
         )
         means[memory] = np.mean(returns)
