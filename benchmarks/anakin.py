@@ -4,10 +4,10 @@
 
 For each environment, batch size and unroll length: steps/s of the environment alone
 (random actions), of acting (environment and policy), of learning alone (from a fixed
-trajectory) and of training. Training shares the acting forward pass with the update, so
-its limit is environment plus learning; `share` is training over that limit. PPO's update
-does not: with `--agent ppo` the limit is acting plus learning. Then the memory of a process
-against the length of its run.
+trajectory) and of training. IMPALA's training shares the acting forward pass with the
+update, so its limit is environment plus learning; PPO's does not (`--agent ppo`), and its
+limit is acting plus learning. `share` is training over that limit. Then the memory of a
+process against the length of its run.
 """
 
 import dataclasses
@@ -16,7 +16,8 @@ import os
 import resource
 import time
 from collections.abc import Callable, Iterator
-from typing import Literal
+from types import ModuleType
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,11 +35,19 @@ from podracer.agent import ActorOutput, Agent, Trajectory
 from podracer.agents import impala, ppo
 from podracer.metrics import human
 
+
+class Setup(NamedTuple):
+    """An agent's algorithm and network, and which part comes before learning."""
+
+    algorithm: ModuleType
+    network: networks.Config
+    before: str  # "environment" where learning includes the acting forward pass
+
+
 AGENTS = {
-    "impala": (impala, networks.Config()),
-    "ppo": (
-        ppo,
-        networks.Config("mlp", activation="tanh", separate_value=True),
+    "impala": Setup(impala, networks.Config(), "environment"),
+    "ppo": Setup(
+        ppo, networks.Config("mlp", activation="tanh", separate_value=True), "acting"
     ),
 }
 
@@ -63,9 +72,11 @@ class Config:
 
 def make_agent(name: str, environment: envs_jax.Environment) -> Agent:
     """IMPALA with one network of 2 x 64, or PPO with two of tanh units."""
-    module, network = AGENTS[name]
-    specs = environment.observation_spec(), environment.action_spec()
-    return module.make_agent(module.Config(), networks.actor_critic(*specs, network))
+    algorithm, config, _ = AGENTS[name]
+    network = networks.actor_critic(
+        environment.observation_spec(), environment.action_spec(), config
+    )
+    return algorithm.make_agent(algorithm.Config(), network)
 
 
 def measure(
@@ -182,8 +193,7 @@ def speeds(config: Config) -> rich.table.Table:
     for setting in rich.progress.track([*settings], "measuring"):
         cores, env, batch_size, unroll_length = setting
         got = measure(config, env, batch_size, unroll_length, cores)
-        before = "environment" if config.agent == "impala" else "acting"
-        limit = 1 / (1 / got[before] + 1 / got["learning"])
+        limit = 1 / (1 / got[AGENTS[config.agent].before] + 1 / got["learning"])
         numbers = [human(got[name]) for name in names]
         table.add_row(
             *map(str, setting),

@@ -29,7 +29,7 @@ LSTM, MLP = "--network.memory lstm", "--network.torso mlp"
 STEPS = "--total-steps"
 DISCO = "--agent disco --update-rule disco_103.npz --preset"  # a file that is not ours
 LPG = "--agent lpg --preset small --update-rule rule.safetensors"  # docs/results/meta-cpu.md
-FEW = " --batch-size 16"  # environments: an episode of Freeway ends in each in 2,500 steps
+FEW = " --batch-size 16"  # for Freeway, whose episodes take 2,500 steps
 GAMES = "asterix", "breakout", "freeway", "seaquest", "space-invaders"
 
 FIRST = (  # seconds to minutes

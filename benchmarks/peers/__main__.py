@@ -79,8 +79,8 @@ class Config:
     floor_seconds: float = 0.2
     """seconds of each measurement of the floor"""
     floor_rows: tuple[int, ...] = ()
-    """batch sizes of the floor's products, the larger ones for those of 512 x 512; default:
-    from 128 to 2,048"""
+    """batch sizes of the floor's products, of which those below 512 are not used for Pong;
+    default: from 128 to 2,048"""
 
 
 def installed(entrants: list[contest.Entrant], record: dict) -> list[contest.Entrant]:

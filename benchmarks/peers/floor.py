@@ -19,14 +19,14 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
 ROWS = (128, 256, 512, 1_024, 2_048)
-# (inputs, outputs) of a layer, and at how many places of an image it is applied
+# (inputs, outputs, places): those of a layer, and at how many places of an image it is applied
 Layers = tuple[tuple[tuple[int, int, int], ...], ...]
 
 
 class Task(NamedTuple):
     """What is computed for an environment."""
 
-    units: int  # of the layers whose products are measured in its place
+    units: int  # n of the measured products that stand for its layers
     layers: Layers  # of each network
     epochs: int  # passes over each trajectory
     tanh: bool  # its activation function; ReLUs cost nothing
@@ -34,10 +34,10 @@ class Task(NamedTuple):
 
 def mlps(inputs: int, actions: int) -> Task:
     """An actor and a critic of 2 x 64, four epochs."""
-    layers = [
+    actor, critic = (
         ((inputs, 64, 1), (64, 64, 1), (64, outputs, 1)) for outputs in (actions, 1)
-    ]
-    return Task(64, tuple(layers), 4, tanh=True)
+    )
+    return Task(64, (actor, critic), 4, tanh=True)
 
 
 DQN = (8 * 8 * 4, 32, 400), (4 * 4 * 32, 64, 81), (3 * 3 * 64, 64, 49), (3_136, 512, 1)
