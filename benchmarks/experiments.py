@@ -189,7 +189,8 @@ PONG = (
         "pong",
         "PPO",
         f"sebulba train {PPO} atari --env Pong-v5 {STEPS} 3_000_000 --batch-size 16"
-        " --agent.epochs 3 --agent.minibatches 8 --agent.clip 0.2 --max-lag 1",
+        " --agent.epochs 3 --agent.minibatches 8 --agent.clip 0.2"
+        " --agent.value-cost 0.5 --max-lag 1",
         18,
     ),
     Task(
