@@ -1,10 +1,12 @@
 """What our PPO learns beside rejax's, at equal environment steps and settings.
 
     python -m benchmarks.equal_steps [--seeds 10] [--report docs/results]
+    python -m benchmarks.equal_steps --env gymnax:Breakout-MinAtar --total-steps 1048576
 
-CartPole, each seed evaluated at equal distances over whole episodes with sampled actions.
-Writes equal-steps.json, .png and .md; `--again` makes the last two from the first. rejax runs
-in a virtual environment that is created on first use (`benchmarks.peers`).
+Each seed is evaluated at equal distances over whole episodes with sampled actions. Writes the
+environment's record into equal-steps.json, and from all records there equal-steps.md and a
+picture for each; `--again` makes these without training. rejax runs in a virtual environment
+that is created on first use (`benchmarks.peers`).
 """
 
 import dataclasses
@@ -29,25 +31,24 @@ from benchmarks.peers import environments
 from podracer import networks, parallel
 from podracer.agents import ppo
 from podracer.files import atomic
-from podracer.metrics import human
 from podracer.networks import heads
 from podracer.runs import plot
 from podracer.runs.evaluation import interval
 
-OURS, PEER = "podracer", "rejax 0.1.3"
+OURS, PEER, GYMNAX = "podracer", "rejax 0.1.3", "gymnax:"
 COLUMNS = "mean final return", "95 % interval", "lowest seed", "mean of all evaluations"
-SOLVED = 475.0  # gymnasium's threshold for CartPole-v1
 HEAD = """# PPO beside rejax's, at equal steps
 
-`python -m benchmarks.equal_steps --report docs/results` makes this page: PPO on CartPole by
-podracer and by rejax 0.1.3 (gymnax 0.0.9) with the same settings, which are below. Each
-evaluation is the mean return of whole episodes with sampled actions; intervals are bootstraps
-over the seeds. The runs are short, so that the most possible, 500, does not hide a difference.
-"""
-DIFFERENCES = """What the settings cannot make equal: rejax takes CartPole's limit of 500 steps
-for a termination, podracer bootstraps the value of the last observation; podracer spends a
-step between two episodes, which it does not learn from; initial weights are truncated normals
-whose standard deviation is 12 % smaller in podracer.
+`python -m benchmarks.equal_steps --report docs/results` makes this page: PPO by podracer and by
+rejax 0.1.3 (gymnax 0.0.9) with the same settings, which are below. Each evaluation is the mean
+return of whole episodes with sampled actions; intervals are bootstraps over the seeds. The runs
+are short, so that the most possible does not hide a difference. CartPole is podracer's own and
+gymnax's; another environment, `gymnax:NAME`, is gymnax's for both.
+
+What the settings cannot make equal: rejax takes a time limit for a termination, podracer
+bootstraps the value of the last observation; podracer spends a step between two episodes, which
+it does not learn from; initial weights are truncated normals whose standard deviation is 12 %
+smaller in podracer.
 """
 
 
@@ -55,6 +56,8 @@ whose standard deviation is 12 % smaller in podracer.
 class Config:
     """The settings of both."""
 
+    env: str = "cartpole"
+    """cartpole, or an environment of gymnax 0.0.9 (gymnax:NAME)"""
     seeds: int = 10
     """number of runs of each, from seed 0"""
     total_steps: int = 2**18
@@ -91,7 +94,7 @@ class Command:
     report: Path = Path("runs")
     """folder of the results"""
     again: bool = False
-    """make page and picture from equal-steps.json, without training"""
+    """make page and pictures from equal-steps.json, without training"""
 
 
 def make_agent(config: Config, env: Any):
@@ -100,6 +103,7 @@ def make_agent(config: Config, env: Any):
         env.observation_spec(),
         env.action_spec(),
         networks.Config(
+            torso="mlp",
             hidden_sizes=config.hidden_sizes,
             activation="tanh",
             init="truncated",
@@ -125,7 +129,7 @@ def make_agent(config: Config, env: Any):
 def ours(config: Config) -> list[list[float]]:
     """[seeds][evaluations]: mean returns of our runs, all in one program."""
     parallel.use_cpu_cores(1)
-    env = envs_jax.make("cartpole")
+    env = envs_jax.make(config.env)
     agent = make_agent(config, env)
     update = config.batch_size * config.unroll_length
     reports = population.train(
@@ -175,34 +179,44 @@ def theirs(config: Config) -> list[list[float]]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def page(record: dict[str, Any]) -> Iterator[str]:
-    """Lines of Markdown."""
-    settings = record["settings"]
+def page(records: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """Lines of Markdown, from the environments' records."""
     yield HEAD
+    for env, record in records.items():
+        yield from section(env, record)
+
+
+def section(env: str, record: dict[str, Any]) -> Iterator[str]:
+    """The environment's results."""
+    settings = record["settings"]
+    yield f"## {env}"
+    yield ""
     yield f"{record['date']}, {record['machine']}, jax {record['jax']}, commit"
     yield f"{record['commit']}; {settings['seeds']} seeds:"
     yield ""
-    columns = "", *COLUMNS, f"seeds above {human(SOLVED)} at the end"
-    yield f"| {' | '.join(columns)} |".replace("|  |", "| |")
-    yield "|---" * len(columns) + "|"
+    yield f"| | {' | '.join(COLUMNS)} |"
+    yield "|---" * (1 + len(COLUMNS)) + "|"
     for who, returns in record["returns"].items():
         final = np.array(returns)[:, -1]
         low, high = interval(final[:, None]) if len(final) > 1 else ([np.nan],) * 2
         cells = [
             who,
-            f"{final.mean():.1f}",
-            f"{low[0]:.1f} to {high[0]:.1f}",
-            f"{final.min():.1f}",
-            f"{np.mean(returns):.1f}",
-            f"{(final > SOLVED).sum()} of {len(final)}",
+            f"{final.mean():.4g}",
+            f"{low[0]:.4g} to {high[0]:.4g}",
+            f"{final.min():.4g}",
+            f"{np.mean(returns):.4g}",
         ]
         yield f"| {' | '.join(cells)} |"
     yield ""
-    yield "![mean return by environment steps](equal-steps.png)"
+    yield f"![mean return by environment steps]({picture_name(env)})"
     yield ""
     yield "Settings: " + ", ".join(f"`{k}` {v}" for k, v in settings.items()) + "."
     yield ""
-    yield DIFFERENCES
+
+
+def picture_name(env: str) -> str:
+    """The file's name."""
+    return f"equal-steps-{env.removeprefix(GYMNAX).lower()}.png"
 
 
 def picture(record: dict[str, Any]) -> plot.Picture:
@@ -233,19 +247,20 @@ def measure(config: Config) -> dict[str, Any]:
 
 
 def main(command: Command) -> None:
-    """Measures, and writes the three files."""
+    """Measures, and writes all files."""
     command.report.mkdir(parents=True, exist_ok=True)
-    base = command.report / "equal-steps"
+    file = command.report / "equal-steps.json"
+    records = json.loads(file.read_text()) if file.exists() else {}
     if not command.again:
-        record = measure(command.settings)
-        with atomic(base.with_suffix(".json")) as path:
-            path.write_text(json.dumps(record, indent=1))
-    record = json.loads(base.with_suffix(".json").read_text())
-    lines = "\n".join(page(record))
-    with atomic(base.with_suffix(".md")) as path:
+        records[command.settings.env] = measure(command.settings)
+        with atomic(file) as path:
+            path.write_text(json.dumps(records, indent=1))
+    lines = "\n".join(page(records))
+    with atomic(file.with_suffix(".md")) as path:
         path.write_text(lines)
     print(lines)
-    plot.save(picture(record), base.with_suffix(".png"))
+    for env, record in records.items():
+        plot.save(picture(record), command.report / picture_name(env))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What rejax's PPO learns on CartPole: evaluations of several seeds, as one line of JSON.
+"""What rejax's PPO learns: evaluations of several seeds, as one line of JSON.
 
     python rejax_learning.py SETTINGS
 
@@ -13,12 +13,13 @@ import sys
 import jax
 import rejax
 from rejax.evaluate import evaluate
+from rejax_ppo import ENVIRONMENTS
 
 
 def main(settings: dict) -> None:
     between = settings["total_steps"] // settings["evaluations"]
     algorithm = rejax.PPO.create(
-        env="CartPole-v1",
+        env=ENVIRONMENTS.get(settings["env"], settings["env"].removeprefix("gymnax:")),
         agent_kwargs={
             "activation": "tanh",
             "hidden_layer_sizes": tuple(settings["hidden_sizes"]),

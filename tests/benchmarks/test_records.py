@@ -35,9 +35,9 @@ def test_what_agents_learn_is_written_by_the_records():
     assert (RESULTS / "learning.md").read_text() == records.page()
 
 
-def test_the_page_of_equal_steps_is_written_by_its_record():
-    record = json.loads((RESULTS / "equal-steps.json").read_text())
-    page = "\n".join(equal_steps.page(record))
+def test_the_page_of_equal_steps_is_written_by_its_records():
+    by_env = json.loads((RESULTS / "equal-steps.json").read_text())
+    page = "\n".join(equal_steps.page(by_env))
     assert (RESULTS / "equal-steps.md").read_text() == page
 
 
