@@ -87,7 +87,8 @@ _PPO = {
         network=dataclasses.replace(_SEPARATE, head=heads.Config(init_scale=1e-4)),
         interface=Interface(normalize_observations=True, normalize_rewards=True),
     ),
-    # the same, table 5 (Atari); its squared error is not halved, hence value_cost
+    # the same, table 5 (Atari); its squared error is not halved, hence value_cost. Initial
+    # weights as in its authors' second version of the code (baselines' ppo2)
     "atari": Preset(
         ppo.Config(
             learning_rate=2.5e-4,
@@ -99,6 +100,7 @@ _PPO = {
         ),
         unroll_length=128,
         batch_size=8,
+        network=networks.Config(init="orthogonal", head=heads.Config(init_scale=1e-4)),
     ),
 }
 

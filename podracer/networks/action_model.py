@@ -42,7 +42,7 @@ class Config(modules.Config):
     hidden_sizes: tuple[int, ...] = (512,)
     """number of units in each layer of an mlp torso"""
     init: torsos.Init = "truncated"
-    """initial weights of an mlp torso: uniform within +-1/sqrt(fan in) as in PyTorch,
+    """initial weights of the torso: uniform within +-1/sqrt(fan in) as in PyTorch,
     Glorot's uniform, orthogonal times sqrt(2), or normal with 1/sqrt(fan in), truncated at
     twice that, as in Haiku"""
     embedding_size: int = 512

@@ -29,7 +29,7 @@ class Config:
     activation: Literal["relu", "tanh"] = "relu"
     """activation function of an mlp torso"""
     init: torsos.Init = "uniform"
-    """initial weights of an mlp torso: uniform within +-1/sqrt(fan in) as in PyTorch,
+    """initial weights of the torso: uniform within +-1/sqrt(fan in) as in PyTorch,
     Glorot's uniform, orthogonal times sqrt(2), or normal with 1/sqrt(fan in), truncated at
     twice that, as in Haiku"""
     layer_norm: bool = False
@@ -147,16 +147,17 @@ class Core(nn.Module):
 
 
 def make_torso(config: Config) -> nn.Module:
+    init = torsos.INITS[config.init]
     dtype = jnp.bfloat16 if config.precision == "bfloat16" else None
     if config.torso == "mlp":
-        activation, init = getattr(nn, config.activation), torsos.INITS[config.init]
+        activation = getattr(nn, config.activation)
         return torsos.MLP(
             config.hidden_sizes, activation, init, config.layer_norm, dtype
         )
     if config.torso == "resnet":
-        return torsos.ResNet(config.width, config.depth, dtype)
+        return torsos.ResNet(config.width, config.depth, init, dtype)
     torso = {"minatar": torsos.MinAtar, "shallow": torsos.Shallow}[config.torso]
-    return torso(config.layer_norm, dtype)
+    return torso(init, config.layer_norm, dtype)
 
 
 def make_cells(config: Config) -> list[nn.RNNCellBase]:

@@ -1,7 +1,7 @@
 """Torsos: from an observation [B, ...] to features [B, F].
 
-Weights are initially uniform within +-1/sqrt(fan_in), as in PyTorch, and biases 0. Images
-are [B, H, W, C]; bytes are divided by 255 here, so that they are stored as bytes elsewhere.
+Weights are initially those of `kernel_init`, by default uniform within +-1/sqrt(fan_in), as in
+PyTorch, and biases 0. Images are [B, H, W, C]; bytes are divided by 255 here, so that they are stored as bytes elsewhere.
 `dtype` is what the layers compute in; None: their inputs' and parameters'. Parameters are
 float32.
 """
@@ -74,30 +74,33 @@ class MLP(nn.Module):
 class MinAtar(nn.Module):
     """MonoBeast's network for MinAtar (arXiv:1910.03552, section 3), with ReLUs."""
 
+    kernel_init: nn.initializers.Initializer = fan_in_uniform
     layer_norm: bool = False
     dtype: Any = None
 
     @nn.compact
     def __call__(self, image: jax.Array) -> jax.Array:
-        x = conv(16, 3, 1, "VALID", self.dtype)(to_float(image))
+        init, dtype = self.kernel_init, self.dtype
+        x = conv(16, 3, 1, "VALID", init, dtype)(to_float(image))
         x = flatten(nn.relu(normalized(x, self.layer_norm)))
-        x = dense(128, dtype=self.dtype)(x)
+        x = dense(128, kernel_init=init, dtype=dtype)(x)
         return nn.relu(normalized(x, self.layer_norm))
 
 
 class Shallow(nn.Module):
     """MonoBeast's AtariNet, which is DQN's network (doi:10.1038/nature14236)."""
 
+    kernel_init: nn.initializers.Initializer = fan_in_uniform
     layer_norm: bool = False
     dtype: Any = None
 
     @nn.compact
     def __call__(self, image: jax.Array) -> jax.Array:
-        x = to_float(image)
+        x, init, dtype = to_float(image), self.kernel_init, self.dtype
         for features, size, stride in (32, 8, 4), (64, 4, 2), (64, 3, 1):
-            x = conv(features, size, stride, "VALID", self.dtype)(x)
+            x = conv(features, size, stride, "VALID", init, dtype)(x)
             x = nn.relu(normalized(x, self.layer_norm))
-        x = dense(512, dtype=self.dtype)(flatten(x))
+        x = dense(512, kernel_init=init, dtype=dtype)(flatten(x))
         return nn.relu(normalized(x, self.layer_norm))
 
 
@@ -109,18 +112,19 @@ class ResNet(nn.Module):
 
     width: int = 1
     depth: int = 1
+    kernel_init: nn.initializers.Initializer = fan_in_uniform
     dtype: Any = None
 
     @nn.compact
     def __call__(self, image: jax.Array) -> jax.Array:
-        x = to_float(image)
+        x, how = to_float(image), {"kernel_init": self.kernel_init, "dtype": self.dtype}
         for channels in (16, 32, 32):
-            same = partial(conv, channels * self.width, dtype=self.dtype)
+            same = partial(conv, channels * self.width, **how)
             x = max_pool(same()(x))
             for _ in range(2 * self.depth):
                 y = same()(nn.relu(x))
                 x = x + same()(nn.relu(y))
-        return nn.relu(dense(256, dtype=self.dtype)(nn.relu(flatten(x))))
+        return nn.relu(dense(256, **how)(nn.relu(flatten(x))))
 
 
 def one_hot(observation: PyTree, observation_spec: PyTree) -> PyTree:
@@ -159,12 +163,16 @@ def conv(
     size: int = 3,
     stride: int = 1,
     padding: str = "SAME",
+    kernel_init: nn.initializers.Initializer = fan_in_uniform,
     dtype: Any = None,
 ) -> Conv:
-    return Conv(
-        features, (size, size), (stride, stride), padding, fan_in_uniform, dtype
-    )
+    return Conv(features, (size, size), (stride, stride), padding, kernel_init, dtype)
 
 
-def dense(features: int, name: str | None = None, dtype: Any = None) -> nn.Dense:
-    return nn.Dense(features, dtype=dtype, kernel_init=fan_in_uniform, name=name)
+def dense(
+    features: int,
+    name: str | None = None,
+    kernel_init: nn.initializers.Initializer = fan_in_uniform,
+    dtype: Any = None,
+) -> nn.Dense:
+    return nn.Dense(features, dtype=dtype, kernel_init=kernel_init, name=name)

@@ -63,6 +63,18 @@ def test_weights_start_as_pytorchs_do_and_biases_at_zero():
         assert not layer["bias"].any()
 
 
+@pytest.mark.parametrize("torso", ["mlp", "minatar", "shallow", "resnet"])
+def test_each_torso_starts_with_the_weights_that_its_configuration_names(torso):
+    torso = modules.make_torso(networks.Config(torso, init="orthogonal"))
+    params = torso.init(jax.random.key(0), jnp.zeros((1, 40, 40, 4)))
+    for layer in params["params"].values():
+        kernel = layer["kernel"].reshape(-1, layer["kernel"].shape[-1])
+        if kernel.shape[0] >= kernel.shape[1]:
+            product = kernel.T @ kernel
+            np.testing.assert_allclose(product, 2 * np.eye(len(product)), atol=1e-5)
+
+
+
 @pytest.mark.parametrize("torso", [torsos.Shallow(), torsos.ResNet()])
 def test_bytes_are_scaled_images(torso):
     image = jax.random.bits(jax.random.key(0), (2, 84, 84, 4), jnp.uint8)
