@@ -10,7 +10,7 @@ import pytest
 from dm_env import specs
 
 from podracer import networks
-from podracer.networks import torsos
+from podracer.networks import modules, torsos
 from podracer.transformations.examples import zero_timestep
 
 pytestmark = pytest.mark.core
@@ -72,7 +72,6 @@ def test_each_torso_starts_with_the_weights_that_its_configuration_names(torso):
         if kernel.shape[0] >= kernel.shape[1]:
             product = kernel.T @ kernel
             np.testing.assert_allclose(product, 2 * np.eye(len(product)), atol=1e-5)
-
 
 
 @pytest.mark.parametrize("torso", [torsos.Shallow(), torsos.ResNet()])
