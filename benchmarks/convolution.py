@@ -22,10 +22,11 @@ import tyro
 from podracer.networks import convolution, torsos
 
 UPDATES = 2  # in a loop
+MINATAR = torsos.CONVOLUTIONS["minatar"]()
 TORSOS = {
-    "minatar": (torsos.MinAtar(), (2_048, 10, 10, 4), jnp.bool),
-    "minatar, 10 channels": (torsos.MinAtar(), (2_048, 10, 10, 10), jnp.bool),
-    "shallow": (torsos.Shallow(), (64, 84, 84, 4), jnp.uint8),
+    "minatar": (MINATAR, (2_048, 10, 10, 4), jnp.bool),
+    "minatar, 10 channels": (MINATAR, (2_048, 10, 10, 10), jnp.bool),
+    "shallow": (torsos.CONVOLUTIONS["shallow"](), (64, 84, 84, 4), jnp.uint8),
     "resnet": (torsos.ResNet(), (16, 84, 84, 4), jnp.uint8),
 }
 

@@ -193,6 +193,15 @@ PONG = (
         " --agent.value-cost 0.5 --max-lag 1",
         18,
     ),
+    Task(  # A3C's network needs a third of the operations; lock-step is reproducible
+        "pong-a3c",
+        "PPO",
+        f"sebulba train {PPO} atari --env Pong-v5 {STEPS} 4_000_000 --batch-size 16"
+        " --network.torso a3c --agent.learning-rate 4e-4 --agent.entropy-cost 0.003"
+        " --agent.epochs 3 --agent.minibatches 8 --agent.clip 0.2"
+        " --agent.value-cost 0.5 --threads-per-core 1 --max-lag 0",
+        18,
+    ),
     Task(
         "pong-impala",
         "IMPALA",

@@ -172,7 +172,7 @@ def with_torso(observation_spec: Any, config: Config) -> Config:
     seen = observation_spec[0] if config.last_action else observation_spec
     shape = getattr(seen, "shape", ())
     side = min(shape[:2]) if len(shape) == 3 else 0  # of an image [H, W, C]
-    smallest = {"shallow": 36, "minatar": 3, "mlp": 0, "resnet": 1}  # sides
+    smallest = {"shallow": 36, "a3c": 20, "minatar": 3, "mlp": 0, "resnet": 1}  # sides
     if config.torso == "auto":
         names = ("shallow", "minatar", "mlp")
         torso = next(name for name in names if side >= smallest[name])

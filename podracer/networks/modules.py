@@ -20,10 +20,11 @@ from podracer.networks.network import Predictions
 class Config:
     """An actor-critic network."""
 
-    torso: Literal["auto", "mlp", "minatar", "shallow", "resnet"] = "auto"
+    torso: Literal["auto", "mlp", "minatar", "a3c", "shallow", "resnet"] = "auto"
     """network for the observation: fully connected (mlp), convolutions for MinAtar, those
-    of DQN and MonoBeast (shallow), or IMPALA's deep network (resnet); auto takes shallow
-    for large images, minatar for small ones and mlp for anything else"""
+    of A3C (a3c), those of DQN and MonoBeast (shallow; three times a3c's operations), or
+    IMPALA's deep network (resnet); auto takes shallow for large images, minatar for small
+    ones and mlp for anything else"""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """number of units in each layer of an mlp torso"""
     activation: Literal["relu", "tanh"] = "relu"
@@ -156,8 +157,7 @@ def make_torso(config: Config) -> nn.Module:
         )
     if config.torso == "resnet":
         return torsos.ResNet(config.width, config.depth, init, dtype)
-    torso = {"minatar": torsos.MinAtar, "shallow": torsos.Shallow}[config.torso]
-    return torso(init, config.layer_norm, dtype)
+    return torsos.CONVOLUTIONS[config.torso](init, config.layer_norm, dtype)
 
 
 def make_cells(config: Config) -> list[nn.RNNCellBase]:

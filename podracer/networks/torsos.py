@@ -71,25 +71,14 @@ class MLP(nn.Module):
         return x
 
 
-class MinAtar(nn.Module):
-    """MonoBeast's network for MinAtar (arXiv:1910.03552, section 3), with ReLUs."""
+class Convolutions(nn.Module):
+    """Convolutions without padding, one fully connected layer, and ReLUs.
 
-    kernel_init: nn.initializers.Initializer = fan_in_uniform
-    layer_norm: bool = False
-    dtype: Any = None
+    `layers` has the features, the size and the stride of each convolution.
+    """
 
-    @nn.compact
-    def __call__(self, image: jax.Array) -> jax.Array:
-        init, dtype = self.kernel_init, self.dtype
-        x = conv(16, 3, 1, "VALID", init, dtype)(to_float(image))
-        x = flatten(nn.relu(normalized(x, self.layer_norm)))
-        x = dense(128, kernel_init=init, dtype=dtype)(x)
-        return nn.relu(normalized(x, self.layer_norm))
-
-
-class Shallow(nn.Module):
-    """MonoBeast's AtariNet, which is DQN's network (doi:10.1038/nature14236)."""
-
+    layers: tuple[tuple[int, int, int], ...]
+    features: int
     kernel_init: nn.initializers.Initializer = fan_in_uniform
     layer_norm: bool = False
     dtype: Any = None
@@ -97,11 +86,21 @@ class Shallow(nn.Module):
     @nn.compact
     def __call__(self, image: jax.Array) -> jax.Array:
         x, init, dtype = to_float(image), self.kernel_init, self.dtype
-        for features, size, stride in (32, 8, 4), (64, 4, 2), (64, 3, 1):
+        for features, size, stride in self.layers:
             x = conv(features, size, stride, "VALID", init, dtype)(x)
             x = nn.relu(normalized(x, self.layer_norm))
-        x = dense(512, kernel_init=init, dtype=dtype)(flatten(x))
+        x = dense(self.features, kernel_init=init, dtype=dtype)(flatten(x))
         return nn.relu(normalized(x, self.layer_norm))
+
+
+CONVOLUTIONS = {
+    # MonoBeast's network for MinAtar (arXiv:1910.03552, section 3), with ReLUs
+    "minatar": partial(Convolutions, ((16, 3, 1),), 128),
+    # MonoBeast's AtariNet, which is DQN's network (doi:10.1038/nature14236)
+    "shallow": partial(Convolutions, ((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512),
+    # A3C's (arXiv:1602.01783), which is the first DQN's (arXiv:1312.5602)
+    "a3c": partial(Convolutions, ((16, 8, 4), (32, 4, 2)), 256),
+}
 
 
 class ResNet(nn.Module):

@@ -14,6 +14,9 @@ from podracer.networks import modules, torsos
 from podracer.transformations.examples import zero_timestep
 
 pytestmark = pytest.mark.core
+MINATAR, A3C, SHALLOW = (
+    torsos.CONVOLUTIONS[name]() for name in ("minatar", "a3c", "shallow")
+)
 
 
 def count(torso, observation):
@@ -28,12 +31,13 @@ def heads(features, num_actions=6):
 @pytest.mark.parametrize(
     "torso, shape, inputs_of_heads, total",
     [
-        (torsos.MinAtar(), (10, 10, 4), 128, 132_695),
-        (torsos.Shallow(), (84, 84, 4), 512 + 1 + 6, 1_687_768),  # + reward, action
+        (MINATAR, (10, 10, 4), 128, 132_695),
+        (SHALLOW, (84, 84, 4), 512 + 1 + 6, 1_687_768),  # + reward, action
         (torsos.ResNet(), (84, 84, 4), 256 + 1, 1_091_038),  # + reward
+        (A3C, (84, 84, 4), 256, 677_943),
     ],
 )
-def test_parameters_are_as_many_as_torchbeasts(torso, shape, inputs_of_heads, total):
+def test_parameters_are_as_many_as_published(torso, shape, inputs_of_heads, total):
     assert count(torso, jnp.zeros((1, *shape))) + heads(inputs_of_heads) == total
 
 
@@ -55,7 +59,7 @@ def test_width_and_depth():
 
 
 def test_weights_start_as_pytorchs_do_and_biases_at_zero():
-    params = torsos.Shallow().init(jax.random.key(0), jnp.zeros((1, 84, 84, 4)))
+    params = SHALLOW.init(jax.random.key(0), jnp.zeros((1, 84, 84, 4)))
     for layer in params["params"].values():
         bound = np.prod(layer["kernel"].shape[:-1]) ** -0.5
         largest = np.abs(layer["kernel"]).max()
@@ -63,7 +67,7 @@ def test_weights_start_as_pytorchs_do_and_biases_at_zero():
         assert not layer["bias"].any()
 
 
-@pytest.mark.parametrize("torso", ["mlp", "minatar", "shallow", "resnet"])
+@pytest.mark.parametrize("torso", ["mlp", "minatar", "a3c", "shallow", "resnet"])
 def test_each_torso_starts_with_the_weights_that_its_configuration_names(torso):
     torso = modules.make_torso(networks.Config(torso, init="orthogonal"))
     params = torso.init(jax.random.key(0), jnp.zeros((1, 40, 40, 4)))
@@ -74,7 +78,7 @@ def test_each_torso_starts_with_the_weights_that_its_configuration_names(torso):
             np.testing.assert_allclose(product, 2 * np.eye(len(product)), atol=1e-5)
 
 
-@pytest.mark.parametrize("torso", [torsos.Shallow(), torsos.ResNet()])
+@pytest.mark.parametrize("torso", [A3C, SHALLOW, torsos.ResNet()])
 def test_bytes_are_scaled_images(torso):
     image = jax.random.bits(jax.random.key(0), (2, 84, 84, 4), jnp.uint8)
     params = torso.init(jax.random.key(1), image)
@@ -106,7 +110,8 @@ def test_one_hot_names_what_the_spec_calls_discrete():
 
 @pytest.mark.parametrize(
     "torso, layer_norm",
-    [(x, False) for x in ("mlp", "minatar", "shallow", "resnet")] + [("minatar", True)],
+    [(x, False) for x in ("mlp", "minatar", "a3c", "shallow", "resnet")]
+    + [("minatar", True)],
 )
 def test_bfloat16_is_what_the_torso_computes_in_and_nothing_else(torso, layer_norm):
     """Features and gradients are near those of float32, and not the same."""
