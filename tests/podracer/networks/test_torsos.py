@@ -10,7 +10,7 @@ import pytest
 from dm_env import specs
 
 from podracer import networks
-from podracer.networks import modules, torsos
+from podracer.networks import heads, modules, torsos
 from podracer.transformations.examples import zero_timestep
 
 pytestmark = pytest.mark.core
@@ -24,7 +24,7 @@ def count(torso, observation):
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
-def heads(features, num_actions=6):
+def count_of_heads(features, num_actions=6):
     return (features + 1) * (num_actions + 1)
 
 
@@ -38,7 +38,8 @@ def heads(features, num_actions=6):
     ],
 )
 def test_parameters_are_as_many_as_published(torso, shape, inputs_of_heads, total):
-    assert count(torso, jnp.zeros((1, *shape))) + heads(inputs_of_heads) == total
+    of_heads = count_of_heads(inputs_of_heads)
+    assert count(torso, jnp.zeros((1, *shape))) + of_heads == total
 
 
 def test_width_and_depth():
@@ -121,7 +122,8 @@ def test_bfloat16_is_what_the_torso_computes_in_and_nothing_else(torso, layer_no
         config = networks.Config(
             torso, layer_norm=layer_norm, last_reward=True, precision=precision
         )
-        network = networks.actor_critic(image, specs.DiscreteArray(3), config)
+        actions = specs.DiscreteArray(heads.NARROW + 1)  # the head is one product
+        network = networks.actor_critic(image, actions, config)
         params, timestep = network.init(jax.random.key(0)), zero_timestep(image, 4)
         pixels = jax.random.randint(jax.random.key(1), (4, 40, 40, 2), 0, 256)
         timestep = timestep._replace(observation=pixels.astype(jnp.uint8))
