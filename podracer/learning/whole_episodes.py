@@ -26,8 +26,9 @@ class Row(NamedTuple):
 class Running(NamedTuple):
     """The episodes so far, in B environments."""
 
-    rows: Row  # [B, L + 1, ...], for episodes of up to L transitions
-    last: jax.Array  # int32 [B] the newest row; -1 before the first
+    rows: Row  # [B, L + 1, ...] the newest L + 1, in a ring
+    newest: jax.Array  # int32 [B] the newest row's place in the ring
+    last: jax.Array  # int32 [B] its number in its episode; -1 before the first
 
 
 class Memory(NamedTuple):
@@ -55,20 +56,16 @@ def row_of(
 
 def initial_running(row: Row, max_length: int, batch_size: int) -> Running:
     """No episodes; `row` is an example of one environment, or its shapes."""
-    last = jnp.full(batch_size, -1, jnp.int32)
-    return Running(_empty(row, batch_size, max_length + 1), last)
+    before = jnp.full(batch_size, -1, jnp.int32)
+    return Running(_empty(row, batch_size, max_length + 1), before, before)
 
 
 def append(running: Running, row: Row) -> Running:
     """Adds a row [B, ...]; FIRST begins a new episode."""
     last = jnp.where(row.timestep.first(), 0, running.last + 1)
+    newest = (running.newest + 1) % running.rows.timestep.reward.shape[1]
 
-    def write(rows, x):
-        return jax.vmap(
-            lambda rows, x, at: jax.lax.dynamic_update_index_in_dim(rows, x, at, 0)
-        )(rows, x, last)  # one too long overwrites its end, which `store` reports
-
-    return Running(jax.tree.map(write, running.rows, row), last)
+    return Running(_write(running.rows, row, newest), newest, last)
 
 
 def initial_memory(row: Row, max_length: int, capacity: int) -> Memory:
@@ -101,11 +98,13 @@ def store(
         start = began[t, b]
         number = jnp.arange(rows_each)
         source = start[:, None] + number[None]  # [N, L + 1] rows of the trajectory
+        oldest = running.newest - running.last  # place of an episode's row 0
+        place_of = (oldest[b][:, None] + number[None]) % rows_each
 
         def gather(kept, prefix, x):
             new = x[jnp.clip(source, 0, unroll_length - 1), b[:, None]]
             before = (source < 0).reshape(*source.shape, *(1,) * (new.ndim - 2))
-            episode = jnp.where(before, prefix[b], new)
+            episode = jnp.where(before, prefix[b[:, None], place_of], new)
             return kept.at[slot].set(episode, mode="drop")
 
         place = jnp.arange(capacity)
@@ -138,3 +137,41 @@ def episodes(memory: Memory) -> Trajectory:
 
 def _empty(row: Row, *shape: int) -> PyTree:
     return jax.tree.map(lambda x: jnp.zeros((*shape, *x.shape), x.dtype), row)
+
+
+@jax.custom_batching.custom_vmap
+def _write(rows: PyTree, row: PyTree, place: jax.Array) -> PyTree:
+    """rows [B, N, ...] with the row [B, ...] of each environment b at `place[b]`.
+
+    One write for all environments of the same place. These are all environments where they
+    step together; writes to different places a TPU does one after the other.
+    """
+
+    def of_one_place(carry):
+        rows, left = carry
+        at = place[jnp.argmax(left)]
+        now = place == at
+
+        def put(rows, x):
+            old = jax.lax.dynamic_index_in_dim(rows, at, 1, keepdims=False)
+            new = jnp.where(now.reshape(-1, *(1,) * (x.ndim - 1)), x, old)
+            return jax.lax.dynamic_update_index_in_dim(rows, new, at, 1)
+
+        return jax.tree.map(put, rows, row), left & ~now
+
+    carry = rows, jnp.ones(place.shape, bool)
+    return jax.lax.while_loop(lambda carry: carry[1].any(), of_one_place, carry)[0]
+
+
+@_write.def_vmap
+def _write_of_members(size, batched, rows, row, place):
+    """Members whose loops differ in length would copy all rows: they write one by one."""
+
+    def put(rows, x, at):
+        return jax.lax.dynamic_update_index_in_dim(rows, x, at, 0)
+
+    def write(rows, row, place):
+        return jax.tree.map(lambda *x: jax.vmap(put)(*x, place), rows, row)
+
+    axes = jax.tree.map(lambda x: 0 if x else None, batched)
+    return jax.vmap(write, axes)(rows, row, place), batched[0]

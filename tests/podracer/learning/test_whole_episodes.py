@@ -40,8 +40,11 @@ def stream(lengths, steps):
 
 # Compiled as a whole: each of its operations would be a compilation of its own.
 @functools.partial(jax.jit, static_argnums=(1, 2, 3))
-def play(timesteps, unroll_length, capacity, longest=LONGEST):
-    """(memory, dropped, too_long) after all trajectories, from acting as agents do."""
+def play(timesteps, unroll_length, capacity, longest=LONGEST, newest=-1):
+    """(memory, dropped, too_long) after all trajectories, from acting as agents do.
+
+    `newest` are the places in the ring at which the environments begin.
+    """
 
     def output(timestep):
         return ActorOutput(
@@ -64,10 +67,9 @@ def play(timesteps, unroll_length, capacity, longest=LONGEST):
     first = jax.tree.map(lambda x: x[0, 0], timesteps)
     row = whole_episodes.Row(first, output(first))
     batch_size = timesteps.reward.shape[1]
-    carry = (
-        whole_episodes.initial_running(row, longest, batch_size),
-        whole_episodes.initial_memory(row, longest, capacity),
-    )
+    running = whole_episodes.initial_running(row, longest, batch_size)
+    running = running._replace(newest=jnp.broadcast_to(newest, batch_size))
+    carry = running, whole_episodes.initial_memory(row, longest, capacity)
 
     def rows_from(t):
         return jax.tree.map(lambda x: x[t : t + unroll_length + 1], timesteps)
@@ -102,17 +104,23 @@ lost = st.sets(st.integers(1, 28), max_size=2)
 
 
 @hypothesis.settings(deadline=None, max_examples=12)
-@hypothesis.given(lengths, st.integers(1, 7), st.integers(1, 8), lost)
+@hypothesis.given(lengths, st.integers(1, 7), st.integers(1, 8), lost, st.booleans())
 def test_episodes_arrive_whole_in_order_and_once(
-    lengths, unroll_length, capacity, lost
+    lengths, unroll_length, capacity, lost, together
 ):
-    """Those that were lost before their end, where FIRST follows MID, do not."""
+    """Those that were lost before their end, where FIRST follows MID, do not.
+
+    Environments that have not stepped together are at different places of their rings.
+    """
     timesteps = stream(lengths, steps=29)
     for t in lost:
         kind = timesteps.step_type
         kind = kind.at[t].set(jnp.where(kind[t] == MID, FIRST, kind[t]))
         timesteps = timesteps._replace(step_type=kind)
-    memory, dropped, too_long = play(timesteps, unroll_length, capacity)
+    newest = np.zeros(len(lengths), int) if together else np.arange(len(lengths)) % 2
+    memory, dropped, too_long = play(
+        timesteps, unroll_length, capacity, LONGEST, newest
+    )
     wanted = expected(timesteps, unroll_length)
     assert int(memory.count) == min(len(wanted), capacity)
     assert int(dropped) == max(0, len(wanted) - capacity)
@@ -139,3 +147,18 @@ def test_an_episode_longer_than_the_memory_is_told(length, fits, unroll_length):
 
 def test_an_episode_that_never_ends_is_told():
     assert play(stream([[100]], steps=21), 5, 4)[2]
+
+
+def test_each_member_of_a_population_appends_to_its_own():
+    """Three members of two environments, all of which have stepped together or apart."""
+    numbers = jnp.arange(6.0).reshape(3, 2)
+    row = whole_episodes.Row(dm_env.TimeStep(*[numbers] * 4), ActorOutput(numbers, ()))
+    rows = jax.tree.map(lambda x: jnp.tile(-x[..., None], LONGEST + 1), row)
+    newest = jnp.array([[2, 2], [0, LONGEST], [5, 1]])
+    members = whole_episodes.Running(rows, newest, newest)
+    after = jax.jit(jax.vmap(whole_episodes.append))(members, row)
+    one = jax.jit(whole_episodes.append)
+    for member in range(3):
+        expected = one(*jax.tree.map(lambda x, m=member: x[m], (members, row)))
+        found = jax.tree.map(lambda x, m=member: x[m], after)
+        jax.tree.map(np.testing.assert_array_equal, found, expected)
