@@ -31,7 +31,9 @@ def make_call(step: Callable, average: Average = parallel.AVERAGE) -> Callable:
             state, metrics = step(state)
             return state._replace(tally=tally.add(state.tally, metrics, state.updates))
 
-        state = jax.lax.fori_loop(jnp.uint32(0), updates, body, restart(state, afresh))
+        state = restart(state, afresh)
+        with jax.named_scope("updates"):  # by which `podracer.plan` finds this loop
+            state = jax.lax.fori_loop(jnp.uint32(0), updates, body, state)
         metrics = average(tally.means(state.tally))
         _, sums = episodes.collect(state.episodes)
         metrics |= episodes.means(average.total(sums))

@@ -96,8 +96,8 @@ class Module:
     def steps(self) -> list[Step]:
         """All instructions that run. A loop of unknown length counts as running once.
 
-        The outermost such loop is that over the updates: what is inside it is counted in
-        an update. A program without one is one update.
+        What is inside the loop named `updates` is counted in an update. A program without
+        such a loop is one update.
         """
         steps = list(self._walk(self.entry, 1, False, False))
         if any(step.inside for step in steps):
@@ -108,11 +108,7 @@ class Module:
         for x in self.computations[name].values():
             yield Step(x, name, times, inside, fused)
             trips = self.trips(x, name) if x.opcode == "while" else 1
-            # The loop over updates: of unknown length, and in no other loop. Its name still
-            # contains the loops around it which the compiler has unrolled; those of a
-            # search's loop are the updates.
-            updates = not trips and not x.attribute(r'op_name="[^"]*(while/body)')
-            deeper = inside or updates
+            deeper = inside or bool(x.attribute(r'op_name="[^"]*\b(updates/while)"'))
             for called in self._called(x):
                 yield from self._walk(
                     called, times * (trips or 1), deeper, fused or x.opcode == "fusion"

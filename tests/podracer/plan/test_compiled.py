@@ -27,7 +27,8 @@ def program():
             product = lambda x, _: (jnp.tanh(x @ x), ())
             return parallel.AVERAGE(jax.lax.scan(product, x, length=LENGTH)[0])
 
-        x = jax.lax.fori_loop(jnp.uint32(0), updates, update, x)
+        with jax.named_scope("updates"):
+            x = jax.lax.fori_loop(jnp.uint32(0), updates, update, x)
         return x, parallel.AVERAGE(jnp.sum(x))
 
     jitted = parallel.over_cores(
@@ -40,6 +41,14 @@ def test_work_is_that_of_an_update(program):
     assert program.flops == LENGTH * 2 * N**3
     matrix = 4 * N**2
     assert LENGTH * 4 * matrix <= program.traffic <= LENGTH * 6 * matrix
+
+
+def test_any_other_loop_of_unknown_length_counts_once():
+    def doubled(x):
+        return jax.lax.while_loop(lambda x: jnp.sum(x) < 9, lambda x: x @ x, x) @ x
+
+    found = compiled.compile("doubled", jax.jit(doubled), shape(N, N))
+    assert found.flops == 2 * (2 * N**3)
 
 
 def test_collectives_are_told_apart(program):
