@@ -153,6 +153,16 @@ MINATAR = (
     ),
 )
 
+PQN = tuple(  # beside PPO
+    Task(
+        "pqn-breakout",
+        agent.upper(),
+        f"anakin train --agent {agent} --preset minatar --env minatar-breakout"
+        f" {STEPS} 2_000_000",
+    )
+    for agent in ("pqn", "ppo")
+)
+
 RULES = (
     *(
         Task(
@@ -196,8 +206,8 @@ PONG = (
     Task(  # A3C's network needs a third of the operations; lock-step is reproducible
         "pong-a3c",
         "PPO",
-        f"sebulba train {PPO} atari --env Pong-v5 {STEPS} 4_000_000 --batch-size 16"
-        " --network.torso a3c --agent.learning-rate 4e-4 --agent.entropy-cost 0.003"
+        f"sebulba train {PPO} atari --env Pong-v5 {STEPS} 5_000_000 --batch-size 16"
+        " --network.torso a3c"
         " --agent.epochs 3 --agent.minibatches 8 --agent.clip 0.2"
         " --agent.value-cost 0.5 --threads-per-core 1 --max-lag 0",
         18,
@@ -244,4 +254,4 @@ BUILT_IN = (  # one for each environment of envs_jax, the slowest last
     _built_in("memory-chain", "PPO, LSTM", f"{SMALL} {LSTM}", "500_000"),
 )
 
-TASKS = *FIRST, *MEMORY, *CONTROL, *MINATAR, *RULES, *PONG, *BUILT_IN
+TASKS = *FIRST, *MEMORY, *CONTROL, *MINATAR, *PQN, *RULES, *PONG, *BUILT_IN
