@@ -56,15 +56,14 @@ def row_of(
 
 def initial_running(row: Row, max_length: int, batch_size: int) -> Running:
     """No episodes; `row` is an example of one environment, or its shapes."""
-    before = jnp.full(batch_size, -1, jnp.int32)
-    return Running(_empty(row, batch_size, max_length + 1), before, before)
+    none = [jnp.full(batch_size, -1, jnp.int32) for _ in range(2)]  # to be donated
+    return Running(_empty(row, batch_size, max_length + 1), *none)
 
 
 def append(running: Running, row: Row) -> Running:
     """Adds a row [B, ...]; FIRST begins a new episode."""
     last = jnp.where(row.timestep.first(), 0, running.last + 1)
     newest = (running.newest + 1) % running.rows.timestep.reward.shape[1]
-
     return Running(_write(running.rows, row, newest), newest, last)
 
 
