@@ -82,6 +82,15 @@ def test_the_first_runs_of_the_readme_are_on_record():
     assert re.findall(r"\d+", ends) == returns
 
 
+def test_pqn_beside_ppo_is_on_record():
+    lines = records.table(records.read(records.KEPT / "pqn-breakout.jsonl"))
+    _, _, *table = rows("\n".join(lines))
+    page = rows((ROOT / "docs" / "pqn.md").read_text())
+    for _, agent, _, _, mean, spread, _, seeds, *_ in table:
+        assert [f"{agent}, `--preset minatar`", f"{mean} ({spread})", seeds] in page
+    assert len(table) == 2
+
+
 @pytest.mark.parametrize("task", experiments.TASKS, ids=lambda task: task.command)
 def test_an_experiment_names_what_exists(task):
     words = task.command.split()
