@@ -194,22 +194,22 @@ RULES = (
     ),
 )
 
+EPOCHS = (  # of PPO on Pong
+    "--batch-size 16 --agent.epochs 3 --agent.minibatches 8 --agent.clip 0.2"
+    " --agent.value-cost 0.5"
+)
 PONG = (
     Task(  # about 12M frames: an hour on two fast cores
         "pong",
         "PPO",
-        f"sebulba train {PPO} atari --env Pong-v5 {STEPS} 3_000_000 --batch-size 16"
-        " --agent.epochs 3 --agent.minibatches 8 --agent.clip 0.2"
-        " --agent.value-cost 0.5 --max-lag 1",
+        f"sebulba train {PPO} atari --env Pong-v5 {STEPS} 3_000_000 {EPOCHS} --max-lag 1",
         18,
     ),
     Task(  # A3C's network needs a third of the operations; lock-step is reproducible
         "pong-a3c",
         "PPO",
-        f"sebulba train {PPO} atari --env Pong-v5 {STEPS} 5_000_000 --batch-size 16"
-        " --network.torso a3c"
-        " --agent.epochs 3 --agent.minibatches 8 --agent.clip 0.2"
-        " --agent.value-cost 0.5 --threads-per-core 1 --max-lag 0",
+        f"sebulba train {PPO} atari --env Pong-v5 {STEPS} 5_000_000 {EPOCHS} --max-lag 0"
+        " --threads-per-core 1 --network.torso a3c",
         18,
     ),
     Task(

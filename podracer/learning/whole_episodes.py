@@ -6,6 +6,7 @@ memory, padded to one length.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import dm_env
@@ -56,8 +57,8 @@ def row_of(
 
 def initial_running(row: Row, max_length: int, batch_size: int) -> Running:
     """No episodes; `row` is an example of one environment, or its shapes."""
-    none = [jnp.full(batch_size, -1, jnp.int32) for _ in range(2)]  # to be donated
-    return Running(_empty(row, batch_size, max_length + 1), *none)
+    newest, last = jnp.zeros(batch_size, jnp.int32), jnp.full(batch_size, -1, jnp.int32)
+    return Running(_empty(row, batch_size, max_length + 1), newest, last)
 
 
 def append(running: Running, row: Row) -> Running:
@@ -142,8 +143,8 @@ def _empty(row: Row, *shape: int) -> PyTree:
 def _write(rows: PyTree, row: PyTree, place: jax.Array) -> PyTree:
     """rows [B, N, ...] with the row [B, ...] of each environment b at `place[b]`.
 
-    One write for all environments of the same place. These are all environments where they
-    step together; writes to different places a TPU does one after the other.
+    A TPU writes to different places one after the other, so environments with the same place
+    are written at once. Environments that always step together have one place.
     """
 
     def of_one_place(carry):
@@ -164,13 +165,13 @@ def _write(rows: PyTree, row: PyTree, place: jax.Array) -> PyTree:
 
 @_write.def_vmap
 def _write_of_members(size, batched, rows, row, place):
-    """Members whose loops differ in length would copy all rows: they write one by one."""
-
-    def put(rows, x, at):
-        return jax.lax.dynamic_update_index_in_dim(rows, x, at, 0)
+    """One environment after the other: where members differ, the loop would copy all rows."""
+    del size
+    axes = jax.tree.map(lambda is_batched: 0 if is_batched else None, batched)
+    put = partial(jax.lax.dynamic_update_index_in_dim, axis=0)
 
     def write(rows, row, place):
         return jax.tree.map(lambda *x: jax.vmap(put)(*x, place), rows, row)
 
-    axes = jax.tree.map(lambda x: 0 if x else None, batched)
-    return jax.vmap(write, axes)(rows, row, place), batched[0]
+    written = jax.vmap(write, axes)(rows, row, place)
+    return written, jax.tree.map(lambda _: True, written)

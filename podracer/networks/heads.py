@@ -7,6 +7,7 @@ mean does; `exp` or `softplus` keeps it positive.
 import dataclasses
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import flax.linen as nn
@@ -14,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from dm_env import specs
-from jax import lax
 
 from podracer.errors import UserError, check_range
 from podracer.networks.policies import (
@@ -104,20 +104,18 @@ def dense(outputs: int, **options: Any) -> nn.Dense:
 def narrow_product(
     x: jax.Array, kernel: jax.Array, dimension_numbers: Any, **options: Any
 ) -> jax.Array:
-    """`lax.dot_general` of x [..., K] and a kernel [K, F] of few columns F.
+    """`jax.lax.dot_general` of x [..., K] and a kernel [K, F] of few columns F.
 
     XLA:CPU takes as long for the gradient of a kernel of 2 columns as for one of 64, but is
     fast for a single one.
     """
-
-    def whole(x, kernel):
-        return lax.dot_general(x, kernel, dimension_numbers, **options)
+    whole = partial(jax.lax.dot_general, dimension_numbers=dimension_numbers, **options)
 
     def by_column(x, kernel):
         columns = jnp.split(kernel, kernel.shape[1], 1)
         return jnp.concatenate([whole(x, column) for column in columns], -1)
 
-    return lax.platform_dependent(x, kernel, cpu=by_column, default=whole)
+    return jax.lax.platform_dependent(x, kernel, cpu=by_column, default=whole)
 
 
 def kind_of(action_spec: Any) -> tuple[str, tuple[int, ...]]:

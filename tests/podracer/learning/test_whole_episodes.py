@@ -150,7 +150,7 @@ def test_an_episode_that_never_ends_is_told():
 
 
 def test_each_member_of_a_population_appends_to_its_own():
-    """Three members of two environments, all of which have stepped together or apart."""
+    """Three members of two environments each, at the same place or at different ones."""
     numbers = jnp.arange(6.0).reshape(3, 2)
     row = whole_episodes.Row(dm_env.TimeStep(*[numbers] * 4), ActorOutput(numbers, ()))
     rows = jax.tree.map(lambda x: jnp.tile(-x[..., None], LONGEST + 1), row)
@@ -162,3 +162,15 @@ def test_each_member_of_a_population_appends_to_its_own():
         expected = one(*jax.tree.map(lambda x, m=member: x[m], (members, row)))
         found = jax.tree.map(lambda x, m=member: x[m], after)
         jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def test_members_that_begin_alike_append_each_to_their_own():
+    """`Running` has no axis of members yet, as where it is made under `jax.vmap`."""
+    numbers = jnp.arange(6.0).reshape(3, 2)
+    row = whole_episodes.Row(dm_env.TimeStep(*[numbers] * 4), ActorOutput(numbers, ()))
+    example = jax.tree.map(lambda x: x[0, 0], row)
+    running = whole_episodes.initial_running(example, LONGEST, batch_size=2)
+    after = jax.jit(jax.vmap(whole_episodes.append, (None, 0)))(running, row)
+    assert after.rows.timestep.reward.shape == (3, 2, LONGEST + 1)
+    written = after.rows.timestep.reward[:, :, after.newest[0, 0]]
+    np.testing.assert_array_equal(written, numbers)

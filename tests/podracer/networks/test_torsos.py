@@ -10,6 +10,7 @@ import pytest
 from dm_env import specs
 
 from podracer import networks
+from podracer.errors import UserError
 from podracer.networks import heads, modules, torsos
 from podracer.transformations.examples import zero_timestep
 
@@ -34,12 +35,26 @@ def count_of_heads(features, num_actions=6):
         (MINATAR, (10, 10, 4), 128, 132_695),
         (SHALLOW, (84, 84, 4), 512 + 1 + 6, 1_687_768),  # + reward, action
         (torsos.ResNet(), (84, 84, 4), 256 + 1, 1_091_038),  # + reward
-        (A3C, (84, 84, 4), 256, 677_943),
     ],
 )
-def test_parameters_are_as_many_as_published(torso, shape, inputs_of_heads, total):
+def test_parameters_are_as_many_as_torchbeasts(torso, shape, inputs_of_heads, total):
     of_heads = count_of_heads(inputs_of_heads)
     assert count(torso, jnp.zeros((1, *shape))) + of_heads == total
+
+
+def test_a3c_has_the_layers_of_the_first_dqn():
+    """arXiv:1312.5602, section 4.1: for it 20 pixels a side are the least."""
+    params = jax.eval_shape(A3C.init, jax.random.key(0), jnp.zeros((1, 84, 84, 4)))
+    kernels = {layer["kernel"].shape for layer in params["params"].values()}
+    assert kernels == {(8, 8, 4, 16), (4, 4, 16, 32), (9 * 9 * 32, 256)}
+    config = networks.Config("a3c")
+    assert networks.actor_critic(
+        specs.Array((20, 20, 1), np.uint8), specs.DiscreteArray(2), config
+    ).init(jax.random.key(0))
+    with pytest.raises(UserError, match="at least 20 pixels a side"):
+        networks.actor_critic(
+            specs.Array((19, 20, 1), np.uint8), specs.DiscreteArray(2), config
+        )
 
 
 def test_width_and_depth():
