@@ -7,7 +7,6 @@ mean does; `exp` or `softplus` keeps it positive.
 import dataclasses
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Literal
 
 import flax.linen as nn
@@ -24,8 +23,8 @@ from podracer.networks.policies import (
     Policy,
     TanhGaussian,
 )
+from podracer.networks.products import dense
 
-NARROW = 8  # outputs up to which a CPU multiplies by one column after the other
 POSITIVE: dict[str, tuple[Callable, Callable]] = {  # functions and their inverses
     "exp": (jnp.exp, math.log),
     "softplus": (jax.nn.softplus, lambda x: math.log(math.expm1(x))),
@@ -93,29 +92,6 @@ class PolicyHead(nn.Module):
             return function(layer(features))
         value = function(self.param("deviation", start, self.sizes))
         return jnp.broadcast_to(value, (*features.shape[:-1], *self.sizes))
-
-
-def dense(outputs: int, **options: Any) -> nn.Dense:
-    """flax's Dense, with a gradient that is fast on a CPU too."""
-    product = narrow_product if 1 < outputs <= NARROW else None
-    return nn.Dense(outputs, dot_general=product, **options)
-
-
-def narrow_product(
-    x: jax.Array, kernel: jax.Array, dimension_numbers: Any, **options: Any
-) -> jax.Array:
-    """`jax.lax.dot_general` of x [..., K] and a kernel [K, F] of few columns F.
-
-    XLA:CPU takes as long for the gradient of a kernel of 2 columns as for one of 64, but is
-    fast for a single one.
-    """
-    whole = partial(jax.lax.dot_general, dimension_numbers=dimension_numbers, **options)
-
-    def by_column(x, kernel):
-        columns = jnp.split(kernel, kernel.shape[1], 1)
-        return jnp.concatenate([whole(x, column) for column in columns], -1)
-
-    return jax.lax.platform_dependent(x, kernel, cpu=by_column, default=whole)
 
 
 def kind_of(action_spec: Any) -> tuple[str, tuple[int, ...]]:

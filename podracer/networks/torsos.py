@@ -1,7 +1,8 @@
 """Torsos: from an observation [B, ...] to features [B, F].
 
 Weights are initially those of `kernel_init`, by default uniform within +-1/sqrt(fan_in), as in
-PyTorch, and biases 0. Images are [B, H, W, C]; bytes are divided by 255 here, so that they are stored as bytes elsewhere.
+PyTorch, and biases 0. Images are [B, H, W, C]; bytes are divided by 255 here, so that they are
+stored as bytes elsewhere.
 `dtype` is what the layers compute in; None: their inputs' and parameters'. Parameters are
 float32.
 """
@@ -17,6 +18,7 @@ import jax.numpy as jnp
 from dm_env import specs
 
 from podracer.agent import Key, PyTree
+from podracer.networks import products
 from podracer.networks.convolution import Conv, max_pool
 
 
@@ -66,7 +68,7 @@ class MLP(nn.Module):
     def __call__(self, observation: PyTree) -> jax.Array:
         x = jnp.concatenate([*map(flatten, jax.tree.leaves(observation))], axis=-1)
         for size in self.hidden_sizes:
-            x = nn.Dense(size, dtype=self.dtype, kernel_init=self.kernel_init)(x)
+            x = dense(size, dtype=self.dtype, kernel_init=self.kernel_init)(x)
             x = self.activation(normalized(x, self.layer_norm))
         return x
 
@@ -174,4 +176,4 @@ def dense(
     kernel_init: nn.initializers.Initializer = fan_in_uniform,
     dtype: Any = None,
 ) -> nn.Dense:
-    return nn.Dense(features, dtype=dtype, kernel_init=kernel_init, name=name)
+    return products.dense(features, dtype=dtype, kernel_init=kernel_init, name=name)

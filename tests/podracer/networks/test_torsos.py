@@ -11,7 +11,7 @@ from dm_env import specs
 
 from podracer import networks
 from podracer.errors import UserError
-from podracer.networks import heads, modules, torsos
+from podracer.networks import modules, products, torsos
 from podracer.transformations.examples import zero_timestep
 
 pytestmark = pytest.mark.core
@@ -137,7 +137,7 @@ def test_bfloat16_is_what_the_torso_computes_in_and_nothing_else(torso, layer_no
         config = networks.Config(
             torso, layer_norm=layer_norm, last_reward=True, precision=precision
         )
-        actions = specs.DiscreteArray(heads.NARROW + 1)  # the head is one product
+        actions = specs.DiscreteArray(products.NARROW + 1)  # the head is one product
         network = networks.actor_critic(image, actions, config)
         params, timestep = network.init(jax.random.key(0)), zero_timestep(image, 4)
         pixels = jax.random.randint(jax.random.key(1), (4, 40, 40, 2), 0, 256)
@@ -150,9 +150,9 @@ def test_bfloat16_is_what_the_torso_computes_in_and_nothing_else(torso, layer_no
         found[precision] = jax.jit(jax.value_and_grad(value))(params)
         assert {x.dtype for x in jax.tree.leaves((params, found))} == {jnp.dtype("f4")}
         text = str(jax.make_jaxpr(value)(params))
-        products = re.findall(r"(\w+)\[[^]]*\] = (?:conv_general|dot_general)", text)
-        assert products[-2:] == ["f32", "f32"]  # the heads
-        assert {*products[:-2]} == {"f32" if precision == "float32" else "bf16"}
+        types = re.findall(r"(\w+)\[[^]]*\] = (?:conv_general|dot_general)", text)
+        assert types[-2:] == ["f32", "f32"]  # the heads
+        assert {*types[:-2]} == {"f32" if precision == "float32" else "bf16"}
     whole, half = (
         jnp.concatenate([x.ravel() for x in jax.tree.leaves(y)]) for y in found.values()
     )

@@ -27,10 +27,12 @@ def test_convolutions_are_not_handed_to_ynnpack():
 
 
 def test_flags_of_users_and_of_other_versions_are_kept():
-    assert "INDIVIDUAL_DOT" in cpu.with_fast_convolutions("", "0.10.2")
-    assert cpu.with_fast_convolutions("--a=1", "0.10.2").startswith("--a=1 --xla_cpu")
-    assert cpu.with_fast_convolutions("--a=1", "0.11.0") == "--a=1"
-    for chosen in (f"{cpu.YNNPACK}=", "a_file_of_flags"):
-        assert cpu.with_fast_convolutions(chosen, "0.10.2") == chosen
-    twice = cpu.with_fast_convolutions(cpu.with_fast_convolutions("", "0.10.2"))
-    assert twice == cpu.with_fast_convolutions("", "0.10.2")
+    fast = cpu.with_fast("", "0.10.2")
+    assert fast.split() == [f"{name}={value}" for name, value in cpu.FAST.items()]
+    assert cpu.with_fast("--a=1", "0.10.2") == f"--a=1 {fast}"
+    assert cpu.with_fast("--a=1", "0.11.0") == "--a=1"
+    assert cpu.with_fast(fast, "0.10.2") == fast
+    assert cpu.with_fast("a_file_of_flags", "0.10.2") == "a_file_of_flags"
+    for name in cpu.FAST:
+        chosen = cpu.with_fast(f"{name}=", "0.10.2")
+        assert chosen.startswith(f"{name}= --") and chosen.count(name) == 1

@@ -1,0 +1,68 @@
+"""Layers with products of their own: flax's results, in operations that a CPU is fast at."""
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import pytest
+
+from podracer.networks import products
+
+pytestmark = pytest.mark.core
+OUTPUTS = 1, 2, products.NARROW, products.NARROW + 1
+
+
+def gradient_for(platform: str, outputs: int) -> str:
+    """The lowered gradient of a layer's sum."""
+    layer = products.dense(outputs)
+    x = jnp.ones((5, 4))
+    params = layer.init(jax.random.key(0), x)
+    gradient = jax.grad(lambda params, x: jnp.sum(layer.apply(params, x)))
+    traced = jax.jit(gradient).trace(params, x)
+    return traced.lower(lowering_platforms=(platform,)).as_text()
+
+
+@pytest.mark.parametrize(("platform", "count"), [("cpu", 3), ("tpu", 1)])
+def test_only_a_cpu_multiplies_by_one_column_after_the_other(platform, count):
+    assert gradient_for(platform, 3).count("stablehlo.dot_general") == count
+
+
+@pytest.mark.parametrize(("platform", "count"), [("cpu", 1), ("tpu", 0)])
+def test_only_a_cpu_writes_the_transposed_inputs(platform, count):
+    wide = gradient_for(platform, products.NARROW + 1)
+    assert wide.count("stablehlo.optimization_barrier") == count
+
+
+@pytest.mark.parametrize("outputs", OUTPUTS)
+def test_a_layer_computes_as_a_layer_of_flax(outputs):
+    x = jax.random.normal(jax.random.key(0), (7, 3, 5))
+    layer, plain = products.dense(outputs), nn.Dense(outputs)
+    params = layer.init(jax.random.key(1), x)
+    chex.assert_trees_all_equal(params, plain.init(jax.random.key(1), x))
+
+    def loss(params, x, layer):
+        return jnp.sum(jnp.cos(layer.apply(params, x)))
+
+    def squared_gradient(params, x, layer):
+        gradients = jax.grad(loss, (0, 1))(params, x, layer)
+        return sum(jnp.sum(g**2) for g in jax.tree.leaves(gradients))
+
+    def everything(layer):  # with the second derivatives that meta-gradients need
+        first = jax.grad(loss, (0, 1))(params, x, layer)
+        second = jax.grad(squared_gradient, (0, 1))(params, x, layer)
+        of_members = jax.vmap(jax.grad(loss), (None, 1, None))(params, x, layer)
+        return layer.apply(params, x), first, second, of_members
+
+    ours, flax = everything(layer), everything(plain)
+    chex.assert_trees_all_close(ours, flax, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("outputs", OUTPUTS)
+def test_a_layer_computes_in_the_precision_that_is_asked_for(outputs):
+    x = jax.random.normal(jax.random.key(0), (6, 5))
+    layer = products.dense(outputs, dtype=jnp.bfloat16)
+    params = layer.init(jax.random.key(1), x)
+    y, back = jax.vjp(layer.apply, params, x)
+    assert y.dtype == jnp.bfloat16
+    d_params, d_x = back(jnp.ones_like(y))
+    chex.assert_trees_all_equal_dtypes((d_params, d_x), (params, x))
