@@ -19,6 +19,7 @@ import rich
 import rich.table
 import tyro
 
+from podracer import parallel
 from podracer.networks import convolution, torsos
 
 UPDATES = 2  # in a loop
@@ -79,6 +80,7 @@ def fastest(call: Callable, params, seconds: float) -> float:
 
 def main(config: Config) -> None:
     """Prints the table."""
+    parallel.use_cpu_cores(1)  # with the flags that training has
     table = rich.table.Table("torso", "batch", "", "XLA", "podracer", "ratio")
     for name in config.torsos:
         torso, shape, dtype = TORSOS[name]
