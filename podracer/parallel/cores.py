@@ -22,6 +22,7 @@ from jax.sharding import Mesh, PartitionSpec
 from podracer.parallel.mesh import CORE
 
 MEMBER = "member"
+LARGE = 2**16  # numbers; to concatenate more takes a CPU longer than to meet once more
 SHARED = "shared"  # the same on every core
 BATCH = "batch"  # split over the cores along the first axis
 SEQUENCE = "sequence"  # split along the second axis
@@ -56,11 +57,17 @@ class Average(NamedTuple):
             return 1
 
     def __call__(self, tree: Any) -> Any:
-        """The mean of every leaf, in one collective: each would cost a CPU a rendezvous."""
+        """The mean of every leaf; small ones in one collective, which a CPU waits for."""
         if self.cores == 1:
             return tree
-        flat, unravel = ravel_pytree(tree)
-        return unravel(jax.lax.pmean(flat, self.axis))
+        leaves, structure = jax.tree.flatten(tree)
+        flat, unravel = ravel_pytree([x for x in leaves if x.size < LARGE])
+        small = iter(unravel(jax.lax.pmean(flat, self.axis)))
+        means = [
+            next(small) if x.size < LARGE else jax.lax.pmean(x, self.axis)
+            for x in leaves
+        ]
+        return structure.unflatten(means)
 
     def total(self, tree: Any) -> Any:
         """The sum of every leaf over the cores, in one collective."""

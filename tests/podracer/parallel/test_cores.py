@@ -8,6 +8,7 @@ import pytest
 from podracer import parallel
 from podracer.errors import UserError
 from podracer.parallel import BATCH, LOCAL, SHARED
+from podracer.parallel.cores import LARGE
 
 pytestmark = pytest.mark.core
 
@@ -33,6 +34,22 @@ def test_average_and_total_of_a_tree():
     mesh = parallel.make_mesh(4)
     mean, total = parallel.over_cores(both, mesh, (BATCH,), SHARED)(jnp.arange(4.0))
     assert (mean["a"], mean["b"][0], total["a"], total["b"][0]) == (1.5, 3.0, 6.0, 12.0)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "collectives"), [((2, 3), 1), ((LARGE,), 1), ((2, LARGE, 3, LARGE), 3)]
+)
+def test_only_large_leaves_are_averaged_on_their_own(sizes, collectives):
+    tree = [
+        jnp.arange(2.0 * size).reshape(2, size) * (i + 1)
+        for i, size in enumerate(sizes)
+    ]
+    mesh = parallel.make_mesh(2)
+    program = parallel.over_cores(parallel.AVERAGE, mesh, (BATCH,), SHARED)
+    text = program.lower(tree).as_text()
+    assert text.count("stablehlo.all_reduce") == collectives
+    for mean, x in zip(program(tree), tree, strict=True):
+        np.testing.assert_array_equal(mean, x.mean(0, keepdims=True))
 
 
 def test_average_is_the_identity_outside_and_if_told_so():
