@@ -205,7 +205,14 @@ PONG = (
         f"sebulba train {PPO} atari --env Pong-v5 {STEPS} 3_000_000 {EPOCHS} --max-lag 1",
         18,
     ),
-    Task(  # A3C's network needs a third of the operations; lock-step is reproducible
+    Task(  # twice as long; lock-step is reproducible, and as fast where the learner is slower
+        "pong-long",
+        "PPO",
+        f"sebulba train {PPO} atari --env Pong-v5 {STEPS} 6_000_000 {EPOCHS} --max-lag 0"
+        " --threads-per-core 1",
+        18,
+    ),
+    Task(  # A3C's network needs a third of the operations
         "pong-a3c",
         "PPO",
         f"sebulba train {PPO} atari --env Pong-v5 {STEPS} 5_000_000 {EPOCHS} --max-lag 0"
