@@ -51,7 +51,10 @@ def test_a_layer_computes_as_a_layer_of_flax(outputs):
         first = jax.grad(loss, (0, 1))(params, x, layer)
         second = jax.grad(squared_gradient, (0, 1))(params, x, layer)
         of_members = jax.vmap(jax.grad(loss), (None, 1, None))(params, x, layer)
-        return layer.apply(params, x), first, second, of_members
+        hessian = jax.hessian(loss)(params, x, layer)
+        tangents = params, x
+        forward = jax.jvp(lambda *args: loss(*args, layer), tangents, tangents)
+        return layer.apply(params, x), first, second, of_members, hessian, forward
 
     ours, flax = everything(layer), everything(plain)
     chex.assert_trees_all_close(ours, flax, rtol=1e-4, atol=1e-5)
