@@ -82,7 +82,7 @@ def action_model(
         hidden = OneStep(config.model_size, actions, name="model")(features)
 
         def head(name: str, size: int) -> jax.Array:
-            x = nn.relu(dense(config.head_size, f"{name}_hidden")(hidden))
+            x = torsos.relu(dense(config.head_size, f"{name}_hidden")(hidden))
             return dense(size, f"{name}_head")(x)
 
         return Predictions(

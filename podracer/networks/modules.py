@@ -151,7 +151,7 @@ def make_torso(config: Config) -> nn.Module:
     init = torsos.INITS[config.init]
     dtype = jnp.bfloat16 if config.precision == "bfloat16" else None
     if config.torso == "mlp":
-        activation = getattr(nn, config.activation)
+        activation = torsos.ACTIVATIONS[config.activation]
         return torsos.MLP(
             config.hidden_sizes, activation, init, config.layer_norm, dtype
         )

@@ -52,6 +52,19 @@ INITS = {
 Init = Literal["uniform", "glorot", "orthogonal", "truncated"]
 
 
+def relu(x: jax.Array) -> jax.Array:
+    """max(x, 0) of [..., F].
+
+    XLA:CPU computes a maximum anew wherever it is used, even within the slow loop that
+    transposes it for a kernel's gradient. It stores a selection, if no reshape follows.
+    """
+    rows = x.reshape(-1, x.shape[-1])
+    return jnp.where(rows <= 0, 0.0, rows).reshape(x.shape)
+
+
+ACTIVATIONS = {"relu": relu, "tanh": jnp.tanh}
+
+
 class MLP(nn.Module):
     """Fully connected layers over the flattened leaves of any pytree, concatenated.
 
@@ -59,7 +72,7 @@ class MLP(nn.Module):
     """
 
     hidden_sizes: tuple[int, ...] = (64, 64)
-    activation: Callable[[jax.Array], jax.Array] = nn.relu
+    activation: Callable[[jax.Array], jax.Array] = relu
     kernel_init: nn.initializers.Initializer = fan_in_uniform
     layer_norm: bool = False
     dtype: Any = None
@@ -88,11 +101,12 @@ class Convolutions(nn.Module):
     @nn.compact
     def __call__(self, image: jax.Array) -> jax.Array:
         x, init, dtype = to_float(image), self.kernel_init, self.dtype
-        for features, size, stride in self.layers:
+        for number, (features, size, stride) in enumerate(self.layers, 1):
             x = conv(features, size, stride, "VALID", init, dtype)(x)
-            x = nn.relu(normalized(x, self.layer_norm))
-        x = dense(self.features, kernel_init=init, dtype=dtype)(flatten(x))
-        return nn.relu(normalized(x, self.layer_norm))
+            x = normalized(x, self.layer_norm)
+            x = relu(flatten(x) if number == len(self.layers) else x)
+        x = dense(self.features, kernel_init=init, dtype=dtype)(x)
+        return relu(normalized(x, self.layer_norm))
 
 
 CONVOLUTIONS = {
@@ -123,9 +137,9 @@ class ResNet(nn.Module):
             same = partial(conv, channels * self.width, **how)
             x = max_pool(same()(x))
             for _ in range(2 * self.depth):
-                y = same()(nn.relu(x))
-                x = x + same()(nn.relu(y))
-        return nn.relu(dense(256, **how)(nn.relu(flatten(x))))
+                y = same()(relu(x))
+                x = x + same()(relu(y))
+        return relu(dense(256, **how)(relu(flatten(x))))
 
 
 def one_hot(observation: PyTree, observation_spec: PyTree) -> PyTree:

@@ -184,10 +184,10 @@ class Head(nn.Module):
         if (
             hidden.ndim == 4
         ):  # the paper's 1x1 convolution before what is fully connected
-            hidden = nn.relu(torsos.conv(max(2, hidden.shape[-1] // 4), 1)(hidden))
+            hidden = torsos.relu(torsos.conv(max(2, hidden.shape[-1] // 4), 1)(hidden))
         x = torsos.flatten(hidden)
         for size in self.sizes:
-            x = nn.relu(torsos.dense(size)(x))
+            x = torsos.relu(torsos.dense(size)(x))
         return nn.Dense(self.outputs, kernel_init=nn.initializers.zeros)(x)
 
 
@@ -208,7 +208,9 @@ class VectorTransition(nn.Module):
     @nn.compact
     def __call__(self, hidden: jax.Array, action: jax.Array) -> jax.Array:
         for _ in range(self.depth):
-            x = nn.relu(torsos.dense(self.size)(jnp.concatenate([hidden, action], -1)))
+            x = torsos.relu(
+                torsos.dense(self.size)(jnp.concatenate([hidden, action], -1))
+            )
             hidden = hidden + torsos.dense(self.size)(x)
         return hidden
 
@@ -216,8 +218,8 @@ class VectorTransition(nn.Module):
 class Residual(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        y = torsos.conv(x.shape[-1])(nn.relu(x))
-        return x + torsos.conv(x.shape[-1])(nn.relu(y))
+        y = torsos.conv(x.shape[-1])(torsos.relu(x))
+        return x + torsos.conv(x.shape[-1])(torsos.relu(y))
 
 
 class ImageEncoder(nn.Module):
