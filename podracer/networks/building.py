@@ -21,7 +21,7 @@ DEFAULT = Config()
 
 # What a CPU processes at once, so that activations stay in its cache:
 CACHE = 2**20  # bytes of observations
-SAMPLES = 256  # number of observations
+SAMPLES = 512  # number of observations
 
 
 def actor_critic(

@@ -1,4 +1,4 @@
-"""Fully connected layers whose gradients are fast on a CPU: flax's, with other products."""
+"""Fully connected layers and their inputs, in operations whose gradients are fast on a CPU."""
 
 from functools import partial
 from typing import Any
@@ -15,6 +15,23 @@ def dense(outputs: int, **options: Any) -> nn.Dense:
     """flax's Dense with these options: its parameters, and its results up to rounding."""
     product = None if outputs == 1 else by_column if outputs <= NARROW else transposed
     return nn.Dense(outputs, dot_general=product, **options)
+
+
+def stored(x: jax.Array) -> jax.Array:
+    """x [..., F] itself, stored once on a CPU as the inputs of a layer.
+
+    XLA:CPU computes what depends on one array anew for each use, even within the slow loop
+    that transposes inputs for a kernel's gradient. It stores a selection, which depends on
+    two, if no reshape follows. (The results of costly functions, as tanh, it stores anyway.)
+    """
+    rows = x.reshape(-1, x.shape[-1])
+    return jnp.where(jnp.isnan(rows), jnp.nan, rows).reshape(x.shape)
+
+
+def relu(x: jax.Array) -> jax.Array:
+    """max(x, 0) of [..., F], which is `stored`."""
+    rows = x.reshape(-1, x.shape[-1])
+    return jnp.where(rows <= 0, 0.0, rows).reshape(x.shape)
 
 
 def by_column(

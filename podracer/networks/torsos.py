@@ -52,17 +52,7 @@ INITS = {
 Init = Literal["uniform", "glorot", "orthogonal", "truncated"]
 
 
-def relu(x: jax.Array) -> jax.Array:
-    """max(x, 0) of [..., F].
-
-    XLA:CPU computes a maximum anew wherever it is used, even within the slow loop that
-    transposes it for a kernel's gradient. It stores a selection, if no reshape follows.
-    """
-    rows = x.reshape(-1, x.shape[-1])
-    return jnp.where(rows <= 0, 0.0, rows).reshape(x.shape)
-
-
-ACTIVATIONS = {"relu": relu, "tanh": jnp.tanh}
+ACTIVATIONS = {"relu": products.relu, "tanh": jnp.tanh}
 
 
 class MLP(nn.Module):
@@ -72,14 +62,15 @@ class MLP(nn.Module):
     """
 
     hidden_sizes: tuple[int, ...] = (64, 64)
-    activation: Callable[[jax.Array], jax.Array] = relu
+    activation: Callable[[jax.Array], jax.Array] = products.relu
     kernel_init: nn.initializers.Initializer = fan_in_uniform
     layer_norm: bool = False
     dtype: Any = None
 
     @nn.compact
     def __call__(self, observation: PyTree) -> jax.Array:
-        x = jnp.concatenate([*map(flatten, jax.tree.leaves(observation))], axis=-1)
+        leaves = [flatten(x) for x in jax.tree.leaves(observation)]
+        x = products.stored(jnp.concatenate(leaves, axis=-1))
         for size in self.hidden_sizes:
             x = dense(size, dtype=self.dtype, kernel_init=self.kernel_init)(x)
             x = self.activation(normalized(x, self.layer_norm))
@@ -104,9 +95,9 @@ class Convolutions(nn.Module):
         for number, (features, size, stride) in enumerate(self.layers, 1):
             x = conv(features, size, stride, "VALID", init, dtype)(x)
             x = normalized(x, self.layer_norm)
-            x = relu(flatten(x) if number == len(self.layers) else x)
+            x = products.relu(flatten(x) if number == len(self.layers) else x)
         x = dense(self.features, kernel_init=init, dtype=dtype)(x)
-        return relu(normalized(x, self.layer_norm))
+        return products.relu(normalized(x, self.layer_norm))
 
 
 CONVOLUTIONS = {
@@ -137,9 +128,10 @@ class ResNet(nn.Module):
             same = partial(conv, channels * self.width, **how)
             x = max_pool(same()(x))
             for _ in range(2 * self.depth):
-                y = same()(relu(x))
-                x = x + same()(relu(y))
-        return relu(dense(256, **how)(relu(flatten(x))))
+                y = same()(products.relu(x))
+                x = x + same()(products.relu(y))
+        x = dense(256, **how)(products.relu(flatten(x)))
+        return products.relu(x)
 
 
 def one_hot(observation: PyTree, observation_spec: PyTree) -> PyTree:

@@ -17,7 +17,7 @@ from dm_env import specs
 
 from podracer.agent import Key, PyTree
 from podracer.errors import UserError, check_at_least_one, check_range
-from podracer.networks import heads, torsos
+from podracer.networks import heads, products, torsos
 from podracer.networks.building import check_shapes
 from podracer.networks.value_support import Support, make_support
 
@@ -184,10 +184,12 @@ class Head(nn.Module):
         if (
             hidden.ndim == 4
         ):  # the paper's 1x1 convolution before what is fully connected
-            hidden = torsos.relu(torsos.conv(max(2, hidden.shape[-1] // 4), 1)(hidden))
+            hidden = products.relu(
+                torsos.conv(max(2, hidden.shape[-1] // 4), 1)(hidden)
+            )
         x = torsos.flatten(hidden)
         for size in self.sizes:
-            x = torsos.relu(torsos.dense(size)(x))
+            x = products.relu(torsos.dense(size)(x))
         return nn.Dense(self.outputs, kernel_init=nn.initializers.zeros)(x)
 
 
@@ -208,7 +210,7 @@ class VectorTransition(nn.Module):
     @nn.compact
     def __call__(self, hidden: jax.Array, action: jax.Array) -> jax.Array:
         for _ in range(self.depth):
-            x = torsos.relu(
+            x = products.relu(
                 torsos.dense(self.size)(jnp.concatenate([hidden, action], -1))
             )
             hidden = hidden + torsos.dense(self.size)(x)
@@ -218,8 +220,8 @@ class VectorTransition(nn.Module):
 class Residual(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        y = torsos.conv(x.shape[-1])(torsos.relu(x))
-        return x + torsos.conv(x.shape[-1])(torsos.relu(y))
+        y = torsos.conv(x.shape[-1])(products.relu(x))
+        return x + torsos.conv(x.shape[-1])(products.relu(y))
 
 
 class ImageEncoder(nn.Module):

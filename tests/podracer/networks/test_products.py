@@ -69,3 +69,20 @@ def test_a_layer_computes_in_the_precision_that_is_asked_for(outputs):
     assert y.dtype == jnp.bfloat16
     d_params, d_x = back(jnp.ones_like(y))
     chex.assert_trees_all_equal_dtypes((d_params, d_x), (params, x))
+
+
+VALUES = jnp.array([[-jnp.inf, -1.0, -0.0], [0.0, 2.0, jnp.inf]])
+
+
+@pytest.mark.parametrize(
+    ("ours", "plain"), [(products.relu, jax.nn.relu), (products.stored, lambda x: x)]
+)
+def test_what_is_stored_and_its_gradient_are_equal(ours, plain):
+    chex.assert_trees_all_equal(ours(VALUES), plain(VALUES))
+    ours, plain = (jax.grad(lambda x, f=f: jnp.sum(f(x))) for f in (ours, plain))
+    chex.assert_trees_all_equal(ours(VALUES), plain(VALUES))
+
+
+@pytest.mark.parametrize("function", [products.relu, products.stored])
+def test_what_is_stored_hides_no_nan(function):
+    assert jnp.isnan(function(jnp.array([jnp.nan])))
