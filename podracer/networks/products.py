@@ -18,11 +18,11 @@ def dense(outputs: int, **options: Any) -> nn.Dense:
 
 
 def stored(x: jax.Array) -> jax.Array:
-    """x [..., F] itself, stored once on a CPU as the inputs of a layer.
+    """x [..., F] itself, which a CPU stores for all layers and gradients that read it.
 
     XLA:CPU computes what depends on one array anew for each use, even within the slow loop
-    that transposes inputs for a kernel's gradient. It stores a selection, which depends on
-    two, if no reshape follows. (The results of costly functions, as tanh, it stores anyway.)
+    that transposes x for a kernel's gradient. A selection depends on two arrays, and is
+    stored if no reshape follows; so are the results of costly functions such as tanh.
     """
     rows = x.reshape(-1, x.shape[-1])
     return jnp.where(jnp.isnan(rows), jnp.nan, rows).reshape(x.shape)

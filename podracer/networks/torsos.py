@@ -50,8 +50,6 @@ INITS = {
     ),
 }
 Init = Literal["uniform", "glorot", "orthogonal", "truncated"]
-
-
 ACTIVATIONS = {"relu": products.relu, "tanh": jnp.tanh}
 
 
@@ -95,7 +93,8 @@ class Convolutions(nn.Module):
         for number, (features, size, stride) in enumerate(self.layers, 1):
             x = conv(features, size, stride, "VALID", init, dtype)(x)
             x = normalized(x, self.layer_norm)
-            x = products.relu(flatten(x) if number == len(self.layers) else x)
+            last = number == len(self.layers)  # and `stored` as the next layer reads it
+            x = products.relu(flatten(x) if last else x)
         x = dense(self.features, kernel_init=init, dtype=dtype)(x)
         return products.relu(normalized(x, self.layer_norm))
 
