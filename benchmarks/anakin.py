@@ -12,7 +12,6 @@ process against the length of its run.
 
 import dataclasses
 import itertools
-import os
 import resource
 import time
 from collections.abc import Callable, Iterator
@@ -59,7 +58,7 @@ class Config:
     envs: tuple[str, ...] = ("catch", "cartpole")
     batch_sizes: tuple[int, ...] = (64, 512, 2_048, 8_192)
     unroll_lengths: tuple[int, ...] = (16, 32, 128)
-    cores: tuple[int, ...] = (1, os.cpu_count() or 1)
+    cores: tuple[int, ...] = (1, parallel.processors())
     seconds: float = 1.0
     """of each measurement, after compilation"""
     agent: Literal["impala", "ppo"] = "impala"

@@ -11,7 +11,6 @@ that is created on first use (`benchmarks.peers`).
 
 import dataclasses
 import json
-import os
 import platform
 import subprocess
 import time
@@ -239,7 +238,7 @@ def measure(config: Config) -> dict[str, Any]:
     return {
         "date": time.strftime("%Y-%m-%d"),
         "commit": commit(),
-        "machine": f"{os.cpu_count()} {platform.machine()} processors",
+        "machine": f"{parallel.processors()} {platform.machine()} processors",
         "jax": jax.__version__,
         "settings": dataclasses.asdict(config),
         "returns": returns,

@@ -30,7 +30,7 @@ import podracer
 import sebulba
 from benchmarks import records
 from benchmarks.experiments import TASKS, Task
-from podracer import metrics
+from podracer import metrics, parallel
 from podracer.errors import UserError
 from podracer.files import atomic
 from podracer.runs import plot
@@ -92,7 +92,7 @@ def train(task: Task, places: Sequence[Path], seed: int) -> None:
         "command": task.command,
         "commit": commit(),
         "date": time.strftime("%Y-%m-%d"),
-        "machine": f"{os.cpu_count()} {platform.machine()} processors",
+        "machine": f"{parallel.processors()} {platform.machine()} processors",
         "load": round(os.getloadavg()[0], 1),  # of other programs, in processors
     }
     for place in places:

@@ -207,7 +207,9 @@ def main(config: Config) -> None:
     parallel.use_cpu_cores(2)
     console = rich.console.Console(width=110)
     load = os.getloadavg()[0]
-    console.print(f"{os.cpu_count()} CPUs, load {load:.1f}, jax {jax.__version__}")
+    console.print(
+        f"{parallel.processors()} CPUs, load {load:.1f}, jax {jax.__version__}"
+    )
     console.print(search_table(config))
     console.print(split_table(config))
 

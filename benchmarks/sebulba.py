@@ -12,7 +12,6 @@ processors: `both` is training over the speed that they would have if they took 
 import contextlib
 import dataclasses
 import itertools
-import os
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -61,7 +60,7 @@ class Config:
     batch_sizes: tuple[int, ...] = (32, 64, 128)
     unroll_lengths: tuple[int, ...] = (20, 60)
     threads_per_core: tuple[int, ...] = (1, 2)
-    cores: int = os.cpu_count() or 1
+    cores: int = parallel.processors()
     """virtual CPU devices"""
     seconds: float = 5.0
     """of each measurement, after compilation"""
@@ -91,7 +90,7 @@ class Setting:
         example.close()
 
     def environment(self, thread: int) -> host_environments.HostEnvironment:
-        env_threads = max(1, (os.cpu_count() or 1) // self.threads)
+        env_threads = max(1, parallel.processors() // self.threads)
         seed = host_environments.first_seed(0, thread, self.batch)
         return host_environments.make(
             self.env, self.batch, seed, env_threads, self.options

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.peers import environments
 from benchmarks.peers.work import Work
+from podracer import parallel
 from podracer.errors import UserError
 
 FOLDER = Path(__file__).parent
@@ -51,7 +52,7 @@ def _peer(
     return Entrant(name, script, peer or package, can, tuple(cores), options)
 
 
-ALL = os.cpu_count() or 1
+ALL = parallel.processors()
 OURS = "podracer"
 SHUFFLED = f"{OURS}, shuffling transitions"
 ENTRANTS = (

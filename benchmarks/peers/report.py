@@ -12,6 +12,7 @@ from pathlib import Path
 
 from benchmarks.learning import commit
 from benchmarks.peers import contest, environments
+from podracer import parallel
 from podracer.metrics import human
 from podracer.runs import plot
 
@@ -26,7 +27,7 @@ def begin(command: str, peers: list[str]) -> dict:
         "date": time.strftime("%Y-%m-%d"),
         "commit": commit(),
         "cpu": cpu(),
-        "cpus": os.cpu_count(),
+        "cpus": parallel.processors(),
         "load": os.getloadavg()[0],
         "python": platform.python_version(),
         "versions": {name: version(name) for name in names},

@@ -32,7 +32,7 @@ from podracer.parallel.cores import (
     over_members,
     over_shares,
 )
-from podracer.parallel.cpu import use_cpu_cores
+from podracer.parallel.cpu import processors, use_cpu_cores
 from podracer.parallel.mesh import CORE, make_mesh, mesh_of, over_hosts
 
 __all__ = [
@@ -62,6 +62,7 @@ __all__ = [
     "over_hosts",
     "over_members",
     "over_shares",
+    "processors",
     "split",
     "use_cpu_cores",
     "with_fresh",

@@ -2,12 +2,14 @@
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import jax
 import jaxlib
 
 from podracer.errors import UserError, check_range
 
+QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of a container: microseconds of CPU per period
 THREADS, THREADS_PER_CORE = "PJRT_NPROC", 2  # of XLA's thread pool
 MOST_CPU_CORES = 256  # virtual devices; thousands would take minutes to start
 FAST = {  # flags of XLA
@@ -23,12 +25,29 @@ def cpu_cores(share: int) -> int:
     share a machine), or the largest number of cores that divides `share`."""
     asked = jax.config.jax_num_cpu_devices
     return (
-        asked if asked > 0 else max(n for n in range(1, _all() + 1) if share % n == 0)
+        asked
+        if asked > 0
+        else max(n for n in range(1, processors() + 1) if share % n == 0)
     )
 
 
-def _all() -> int:
-    return os.cpu_count() or 1
+def processors() -> int:
+    """The number of CPUs that this process may use, at least 1.
+
+    Fewer than the machine has where a batch system or `taskset` set the affinity, or where a
+    container has a quota (cgroup v2).
+    """
+    try:
+        time, period = QUOTA.read_text().split()
+        return max(1, min(_scheduled(), int(time) // int(period)))
+    except (OSError, ValueError):  # no container, or "max"
+        return _scheduled()
+
+
+def _scheduled() -> int:
+    """The number of CPUs on which this process may be scheduled: XLA's number of threads."""
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux only
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def use_cpu_cores(count: int | None = None, apart: bool = False) -> None:
@@ -73,7 +92,7 @@ def check_threads(devices: Sequence[jax.Device]) -> None:
     On a CPU with as many threads as cores, programs without collectives deadlock on parts of
     their own work (jaxlib 0.10.2: with 2 cores and 2 threads; never with 3 or more).
     """
-    threads = int(os.environ.get(THREADS) or _all())
+    threads = int(os.environ.get(THREADS) or _scheduled())
     cores = len(devices) if devices[0].platform == "cpu" else 1
     if 1 < cores > threads // THREADS_PER_CORE:
         raise UserError(

@@ -1,11 +1,10 @@
 """The environments of `sebulba train` by name, in batches for its actor threads."""
 
 import dataclasses
-import os
 from collections.abc import Callable
 from typing import Any
 
-from podracer import command, imports
+from podracer import command, imports, parallel
 from podracer.errors import UserError
 from podracer.runs import run
 from sebulba import host_environments
@@ -31,7 +30,7 @@ def maker(env: str, config: Any, threads: int) -> Callable[..., Any]:
       config: of `sebulba train`.
       threads: number of actor threads, which share out the CPUs.
     """
-    env_threads = config.env_threads or max(1, (os.cpu_count() or 1) // threads)
+    env_threads = config.env_threads or max(1, parallel.processors() // threads)
 
     def make(thread: int, batch_size: int = config.batch_size, options=config.env):
         seed = host_environments.first_seed(config.seed, thread, config.batch_size)
@@ -67,5 +66,5 @@ def of_run(stored: run.Stored, size: int, seed: int) -> Any:
     default = host_environments.default_options(stored.env)
     options = whole(command.filled(default, stored.config["env"], "env."))
     first = host_environments.first_seed(seed + 1, OF_EVALUATION, size)
-    threads = os.cpu_count() or 1
+    threads = parallel.processors()
     return host_environments.make(stored.env, size, first, threads, options)

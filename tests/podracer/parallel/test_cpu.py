@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from podracer import parallel
 from podracer.parallel import cpu
 
 CONVOLUTION = """
@@ -36,3 +37,22 @@ def test_flags_of_users_and_of_other_versions_are_kept():
     for name in cpu.FAST:
         chosen = cpu.with_fast(f"{name}=", "0.10.2")
         assert chosen.startswith(f"{name}= --") and chosen.count(name) == 1
+
+
+@pytest.mark.parametrize(
+    ("quota", "count"),
+    [
+        ("max 100000", 4),
+        ("250000 100000", 2),
+        ("50000 100000", 1),
+        ("800000 100000", 4),
+    ],
+)
+def test_a_process_uses_its_affinity_and_its_containers_quota(
+    monkeypatch, tmp_path, quota, count
+):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(4), raising=False)
+    monkeypatch.setattr(cpu, "QUOTA", tmp_path / "cpu.max")
+    assert parallel.processors() == 4  # no such file
+    cpu.QUOTA.write_text(quota)
+    assert parallel.processors() == count
