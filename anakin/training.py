@@ -176,8 +176,12 @@ def make_online_step(agent: Agent, environment, unroll_length: int) -> Callable:
         act_key, learn_key = unit_keys(state)
 
         def interact(act):
+            def constant(*args):  # what is done is data, as in a trajectory
+                actor_state, output, predictions = act(*args)
+                return actor_state, jax.lax.stop_gradient(output), predictions
+
             actors, trajectory, predictions = unroll(
-                act, environment, unroll_length, state.actors, act_key
+                constant, environment, unroll_length, state.actors, act_key
             )
             keys = fold_each(act_key, actors.index)  # of an action that nobody takes
             last = act(keys, actors.actor_state, actors.timestep)[-1]

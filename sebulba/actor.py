@@ -231,6 +231,7 @@ class Actor(threading.Thread):
             params, version = self._server.latest(self._device)
             unroll, action = self._programs.step(params, unroll, timestep)
             timestep = self._environment.step(np.asarray(action))
+            self._queue.stepped()
             versions.append(version)
         return unroll, timestep, np.array(versions)
 

@@ -86,6 +86,7 @@ class Actor(actor.Actor):
                     last = stack([done[i] for i in range(size)])
                     return unroll, last, versions
                 for i, arrived in self._environment.receive():
+                    self._queue.stepped()
                     (ready if rows[i] < length else done)[i] = arrived
             which, timestep = np.array([*ready]), stack([*ready.values()])
 

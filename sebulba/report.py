@@ -33,7 +33,7 @@ class Report:
         self._compile_seconds = 0.0
         self._handed: list[Handed] = []  # without their trajectories
         self._lags: list[np.ndarray] = []
-        self._start_clock()
+        self.start_clock()
 
     def begin_at(self, learned: int, sums: episodes.Sums | None = None) -> None:
         """Resumes after `learned` trajectories.
@@ -51,7 +51,13 @@ class Report:
         self.learned += 1
         if self.learned == self._began + 1:  # everything is compiled by now
             self._compile_seconds = time.perf_counter() - self._started
-            self._start_clock()
+            self.start_clock()
+
+    def drop(self, handed: Handed) -> None:
+        """Counts the episodes of a trajectory that is not learned."""
+        self._lost += handed.lost
+        self._handed.append(handed._replace(parts=()))
+        self.dropped += 1
 
     def row(self, learner: Learner) -> dict[str, float]:
         """The metrics since the last row, named as in `podracer.metrics`."""
@@ -87,7 +93,6 @@ class Report:
             **hosts.total({"dropped": self.dropped, "lost_episodes": self._lost}),
         }
         self._lags, self._handed, self._before = [], [], episodes.no_sums()
-        self._start_clock()
         return row
 
     def sums(self) -> episodes.Sums:
@@ -110,7 +115,8 @@ class Report:
             row |= {"games": count, "game_return": total / count if count else np.nan}
         return row
 
-    def _start_clock(self) -> None:
+    def start_clock(self) -> None:
+        """Time is counted from now on, and until the next row."""
         self._started = time.perf_counter()
         self._waited = self._queue.waited()
         self._timed_from = self.learned

@@ -1,6 +1,7 @@
 """What a run starts from: its arguments, its environments, perhaps an earlier state."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -30,13 +31,24 @@ def make_environments(
 
     Raises UserError where a batch does not split into `parts`.
     """
-    first = make_environment(0)
+    made = []
+    with closing(made):
+        made.append(make_environment(0))
+        check_splits(made[0].batch_size, parts)
+        for number in range(1, threads):
+            made.append(make_environment(number))
+    return made
+
+
+@contextlib.contextmanager
+def closing(environments: list[Any]) -> Iterator[None]:
+    """Closes the environments if the block fails."""
     try:
-        check_splits(first.batch_size, parts)
-    except UserError:
-        first.close()
+        yield
+    except BaseException:
+        for environment in environments:
+            environment.close()
         raise
-    return [first, *(make_environment(number) for number in range(1, threads))]
 
 
 def check_splits(batch_size: int, parts: int) -> None:

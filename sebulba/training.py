@@ -18,7 +18,13 @@ from sebulba.actor import running
 from sebulba.cores import Cores
 from sebulba.learner import Learner, State
 from sebulba.report import Report
-from sebulba.starting import check, make_actors, make_environments, resume
+from sebulba.starting import (
+    check,
+    closing,
+    make_actors,
+    make_environments,
+    resume,
+)
 from sebulba.transport import ParameterServer, TrajectoryQueue
 
 
@@ -86,22 +92,23 @@ def train(
         threads,
         len(cores.learners) * updates_per_trajectory,
     )
-    learner_key, *actor_keys = jax.random.split(jax.random.key(seed), 1 + threads)
-    learner = Learner(
-        agent, parallel.over_hosts(cores.learners), updates_per_trajectory
-    )
-    learner.begin(learner_key)
-    server = ParameterServer(cores.actors)
-    waits = max_lag is not None and late == "wait"
-    ahead = max_lag // updates_per_trajectory if waits else None  # trajectories
-    queue = TrajectoryQueue(capacity=threads, max_lag=ahead)
-    actors = make_actors(
-        agent, environments, unroll_length, cores, actor_keys, server, queue
-    )
-    report = Report(queue, actors, environments[0].frames_per_step)
-    exact = ahead == 0 and threads == 1 and hasattr(environments[0], "snapshot")
-    if restore:
-        resume(restore, learner, server, report, actors[0] if exact else None)
+    with closing(environments):
+        learner_key, *actor_keys = jax.random.split(jax.random.key(seed), 1 + threads)
+        learner = Learner(
+            agent, parallel.over_hosts(cores.learners), updates_per_trajectory
+        )
+        learner.begin(learner_key)
+        server = ParameterServer(cores.actors)
+        waits = max_lag is not None and late == "wait"
+        ahead = max_lag // updates_per_trajectory if waits else None  # trajectories
+        queue = TrajectoryQueue(capacity=threads, max_lag=ahead)
+        actors = make_actors(
+            agent, environments, unroll_length, cores, actor_keys, server, queue
+        )
+        report = Report(queue, actors, environments[0].frames_per_step)
+        exact = ahead == 0 and threads == 1 and hasattr(environments[0], "snapshot")
+        if restore:
+            resume(restore, learner, server, report, actors[0] if exact else None)
     trajectories = -(-total_steps // report.steps_per_trajectory)
     per_report = trajectories_per_report or min(max(1, trajectories // 100), 1_000)
 
@@ -117,7 +124,7 @@ def train(
                 handed = queue.get()
                 lag = learner.updates - handed.versions
                 if too_late(lag):
-                    report.dropped += 1
+                    report.drop(handed)
                     continue
                 learner.learn(handed.parts)
                 server.publish(learner.params, learner.updates)
@@ -131,6 +138,7 @@ def train(
                     row = report.row(learner) if due else None
                     counted = report.sums() if exact else ()
                     yield learner.whole(snapshot, counted), row
+                    report.start_clock()  # the caller's time is not the run's
                 if ends:
                     break
         watch.at_rest()

@@ -69,6 +69,7 @@ class TrajectoryQueue:
         self._closed: BaseException | None = None
         self._waited = dict.fromkeys(("learner", "actors"), 0.0)  # seconds
         self._waiting: dict[int, tuple[str, float]] = {}  # thread: who, since when
+        self._stepped = 0.0  # when an environment last did
 
     def begin(self) -> int:
         """An actor begins a trajectory; returns its number. Waits as `max_lag` demands."""
@@ -97,6 +98,10 @@ class TrajectoryQueue:
             self._change.notify_all()
             return item[1]
 
+    def stepped(self) -> None:
+        """An actor's environments have taken a step: none hangs, however long a trajectory."""
+        self._stepped = time.perf_counter()
+
     def learned(self) -> None:
         """The trajectory last returned by `get` is learned, its parameters published."""
         with self._change:
@@ -123,10 +128,18 @@ class TrajectoryQueue:
             return seconds
 
     def _wait(self, who: str, condition: Callable[[], bool]) -> None:
-        """Waits until `condition()` is true, and counts the time."""
+        """Waits until `condition()` is true, and counts the time.
+
+        The learner gives up where no environment takes a step for long. Actors do not: the
+        caller may hold a report for hours, and whatever ends the learner closes the queue.
+        """
         thread, started = threading.get_ident(), time.perf_counter()
         self._waiting[thread] = who, started
-        self._change.wait_for(lambda: self._closed or condition(), PATIENCE)
+        while not (self._closed or condition()):
+            left = PATIENCE + max(started, self._stepped) - time.perf_counter()
+            if who == "learner" and left <= 0:
+                break
+            self._change.wait(left if who == "learner" else None)
         del self._waiting[thread]
         self._waited[who] += time.perf_counter() - started
         if self._closed:

@@ -61,7 +61,7 @@ def make_objective(config: Config) -> Callable:
         log_prob = predictions.policy.log_prob(trajectory.outputs.action)
 
         def mean(x):
-            return jnp.sum(mask * x) / jnp.sum(mask)
+            return jnp.sum(mask * x) / jnp.maximum(jnp.sum(mask), 1e-8)
 
         terms = {
             "meta/policy": mean(jax.lax.stop_gradient(advantages) * log_prob),

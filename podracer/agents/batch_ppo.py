@@ -167,10 +167,10 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
             clip=config.reward_clip,
         )
         timesteps = see(shared.filters.observation, episodes.timesteps)
-        timesteps = timesteps._replace(reward=reward)
         memory = network.initial_memory(reward.shape[1])
         values = network.unroll(shared.params, memory, timesteps).value
-        target, advantage, mask = estimate(config, timesteps, values)
+        rewarded = timesteps._replace(reward=reward)  # for the returns alone
+        target, advantage, mask = estimate(config, rewarded, values)
         weight = jnp.ones_like(mask) if config.padding_in_advantages else mask
         advantage = mask * losses.standardize(advantage, weight, average)
 

@@ -21,6 +21,7 @@ import optax
 from podracer.agent import Agent, LearnerState, Metrics, PyTree, Trajectory
 from podracer.errors import check_ranges
 from podracer.learning import losses, optimizers
+from podracer.learning.gradients import gradient_of_sum
 from podracer.networks import Network, Predictions
 from podracer.networks.acting import make_acting
 from podracer.parallel import AVERAGE, Average
@@ -92,18 +93,10 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
         params = network.init(key)
         return LearnerState(Shared(params, optimizer.init(params), jnp.int32(0)), ())
 
-    def update(learner_state, unroll):
-        """One step of the optimizer; `unroll(params)` makes the trajectory to learn from."""
-
-        def objective(params):
-            trajectory, predictions, rest = unroll(params)
-            total, metrics = loss(predictions, trajectory)
-            return total, (metrics, trajectory.timesteps.reward[1:].size, rest)
-
+    def update(learner_state, gradient):
+        """One step of the optimizer; `gradient(params)` -> (gradients, (metrics, rest))."""
         shared = learner_state.shared
-        gradients, (metrics, steps, rest) = jax.grad(objective, has_aux=True)(
-            shared.params
-        )
+        gradients, (metrics, steps, rest) = gradient(shared.params)
         reduce = average.total if config.reduction == "sum" else average
         gradients = reduce(gradients)
         learning_rate = optimizers.learning_rate(
@@ -118,18 +111,36 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
         return LearnerState(shared, ()), metrics, rest
 
     def learner_step(key, learner_state, trajectory):
-        def replay(params):
-            memory, timesteps = trajectory.actor_state, trajectory.timesteps
-            return trajectory, network.unroll(params, memory, timesteps), ()
+        *rows, memory = trajectory
+        length, batch_size = trajectory.timesteps.reward.shape
 
-        learner_state, metrics, _ = update(learner_state, replay)
+        def objective(params, rows, memory):
+            part = Trajectory(*rows, memory)
+            total, metrics = loss(
+                network.unroll(params, memory, part.timesteps), part
+            )
+            share = part.timesteps.reward.shape[1] / batch_size
+            if config.reduction == "mean":
+                total *= share
+            return total, jax.tree.map(lambda x: x * share, metrics)
+
+        def gradient(params):
+            sequences = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), rows)
+            got, metrics = gradient_of_sum(objective, params, sequences, memory)
+            return got, (metrics, (length - 1) * batch_size, ())
+
+        learner_state, metrics, _ = update(learner_state, gradient)
         return learner_state, metrics
 
     def online_step(key, learner_state, interact):
-        def live(params):
-            return interact(functools.partial(acting.act, params))
+        def objective(params):
+            trajectory, predictions, rest = interact(
+                functools.partial(acting.act, params)
+            )
+            total, metrics = loss(predictions, trajectory)
+            return total, (metrics, trajectory.timesteps.reward[1:].size, rest)
 
-        return update(learner_state, live)
+        return update(learner_state, jax.grad(objective, has_aux=True))
 
     return Agent(
         initial_learner_state,

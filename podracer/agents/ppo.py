@@ -134,8 +134,9 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
         timesteps, (action, (log_mu, value)), memory = trajectory
         last = last_predictions(network, params, memory, timesteps)
         reward = losses.clip_reward(timesteps.reward, config.reward_clipping)
-        timesteps = timesteps._replace(reward=reward)
-        between = losses.transitions(timesteps, config.discount_factor)
+        between = losses.transitions(
+            timesteps._replace(reward=reward), config.discount_factor
+        )
         values = with_last(value, last.value)
         advantage = losses.gae(values, between, config.gae_lambda)
         target = advantage + value

@@ -120,6 +120,7 @@ def lambda_returns(v_t: jax.Array, between: Transitions, lambda_: float) -> jax.
 def standardize(x: jax.Array, weight: jax.Array, average: Average) -> jax.Array:
     """x with weighted mean 0 and standard deviation 1 over all cores; 0 without weight."""
     count, total = average.total((jnp.sum(weight), jnp.sum(weight * x)))
+    count = jnp.maximum(count, 1e-8)  # where all is without weight
     x = weight * (x - total / count)
     variance = average.total(jnp.sum(jnp.square(x))) / count
     return x / (jnp.sqrt(variance) + 1e-8)

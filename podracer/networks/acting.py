@@ -29,7 +29,9 @@ def make_acting(network: Network) -> Acting:
     def act(params, keys, memory, timestep):
         memory, predictions = step(params, memory, timestep)
         policy = predictions.policy
-        return memory, ActorOutput(policy.sample(keys), policy), predictions
+        # A constant: a policy gradient knows of an action only its probability.
+        action = jax.lax.stop_gradient(policy.sample(keys))
+        return memory, ActorOutput(action, policy), predictions
 
     def actor_step(keys, params, memory, timestep):
         return act(params, keys, memory, timestep)[:2]

@@ -14,8 +14,9 @@ import numpy as np
 from podracer.errors import UserError
 from sebulba.host_environments import checking, spaces
 
-# In the main process these mean that the user, or a diverging run, ends it.
-MISLEADING = (KeyboardInterrupt, SystemExit, GeneratorExit, FloatingPointError)
+DEAD = (EOFError, OSError, multiprocessing.TimeoutError)  # of the pipe to a dead worker
+# In the main process these mean that the user, or a diverging run, ends it; or a dead worker.
+MISLEADING = (KeyboardInterrupt, SystemExit, GeneratorExit, FloatingPointError, *DEAD)
 
 
 class Guarded:

@@ -5,10 +5,10 @@ the batch's workers are replaced, and new episodes begin.
 """
 
 import contextlib
-import multiprocessing
 import queue
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -19,12 +19,15 @@ import numpy as np
 from podracer.errors import UserError
 from sebulba.host_environments import checking, spaces
 from sebulba.host_environments.environment import NextStepReset
+from sebulba.host_environments.guarded import DEAD, guarded
 from sebulba.host_environments.options import Options
 
 FAILURES, STEPS = 5, 1_000  # the most failures in a row, with fewer steps between them
 MAIN = threading.Lock()  # held while the main module is hidden from new processes
 QUEUE_SECONDS = 10.0  # for an exception that a worker has announced
-DEAD = (EOFError, OSError, multiprocessing.TimeoutError)  # of the pipe to a dead worker
+CLOSE_SECONDS = (
+    5.0  # for all environments of a batch to close; 1 where one died or hangs
+)
 
 
 class Processes:
@@ -90,13 +93,11 @@ class Processes:
         return lost
 
     def close(self) -> None:
-        _end(self._vector)
+        _end(self._vector, CLOSE_SECONDS)
 
     def _start(self) -> Any:
         """The workers. They import what the environment needs, but not JAX."""
         from gymnasium.vector import AsyncVectorEnv
-
-        from sebulba.host_environments.guarded import guarded
 
         makers = [
             guarded(self._name, self._make(int(seed)), self._options.check_bounds)
@@ -136,7 +137,7 @@ class Processes:
             ) from error
         self._lost += self._episodes.unfinished
         self._steps, self._episodes = 0, NextStepReset(self.batch_size)
-        _end(self._vector)
+        _end(self._vector, 1.0)
         self._vector = self._start()
 
     def _reset(self) -> dm_env.TimeStep:
@@ -148,6 +149,8 @@ class Processes:
     def _step(self, action: np.ndarray) -> dm_env.TimeStep:
         self._vector.step_async(np.asarray(action) + self._first_action)
         seconds = self._options.step_seconds
+        if self._episodes.unfinished < self.batch_size:  # the others are reset
+            seconds = max(seconds, self._options.start_seconds)
         observation, reward, terminated, truncated, _ = self._vector.step_wait(seconds)
         self._steps += 1
         return self._timestep(observation, reward, terminated, truncated)
@@ -171,9 +174,14 @@ def _raise_first(vector: Any, name: str, successes: Iterable[bool]) -> None:
     raise error
 
 
-def _end(vector: Any) -> None:
-    """Kills all workers."""
+def _end(vector: Any, seconds: float) -> None:
+    """Lets all environments close, which may end processes of their own; then kills workers."""
+    for pipe in vector.parent_pipes:
+        with contextlib.suppress(OSError):  # of a worker that is dead already
+            pipe.send(("close", None))
+    deadline = time.monotonic() + seconds
     for process in vector.processes:
+        process.join(max(0.0, deadline - time.monotonic()))
         process.kill()
     for process in vector.processes:
         process.join(10.0)

@@ -18,7 +18,7 @@ from podracer.metrics import tally
 from podracer.networks import action_model, world_model
 from podracer.transformations import Interface
 from tests.disco_files import random_rule
-from tests.environments import Counter
+from tests.environments import Bandit, Counter
 from tests.rule_files import returns_rule
 
 NETWORK = networks.Config(hidden_sizes=(8,))
@@ -53,12 +53,13 @@ CASES = {
 }
 
 
-def make(case, **config):
+def make(case, sees=None, **config):
+    """The case's agent and environment; `sees` are options of its network."""
     module, default, network, interface, environment = CASES[case]
     agent = from_flags.make_agent(
         module,
         dataclasses.replace(default, **config),
-        network,
+        dataclasses.replace(network, **sees or {}),
         environment.observation_spec(),
         environment.action_spec(),
         interface,
@@ -122,6 +123,55 @@ def test_a_rule_learns_the_same_while_acting():
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), online, replayed
     )
+
+
+def metrics(case, updates=1, make_unit=training.make_step, **config):
+    """Of the last of some updates on one core."""
+    agent, environment = make(case, **config)
+    state = training.initial_state(jax.random.key(0), jnp.arange(8), agent, environment)
+    unit = jax.jit(make_unit(agent, environment, 4))
+    for _ in range(updates):
+        state, found = unit(state)
+    return found
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("sees", [{}, {"last_action": True}], ids=str)
+def test_while_acting_too_actions_are_constants_of_the_gradient(sees):
+    """Their distribution is differentiable, and so is the environment."""
+    case = {"reward_clipping": "none", "max_gradient_norm": 1e9, "sees": sees}
+    online, replayed = (
+        metrics("impala-continuous", make_unit=make_unit, **case)
+        for make_unit in (training.make_online_step, training.make_step)
+    )
+    norm = float(replayed["gradient_norm"])
+    assert float(online["gradient_norm"]) == pytest.approx(norm, rel=1e-4)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cents(Bandit):
+    """Rewards far from 1; its observation is constant, so statistics do not change it."""
+
+    def step(self, key, state, action):
+        state, timestep = super().step(key, state, action)
+        return state, timestep._replace(reward=timestep.reward / 100)
+
+
+@pytest.mark.parametrize(
+    ("case", "config", "updates"),
+    [
+        ("ppo-continuous", {"epochs": 1, "reward_clipping": "soft_asymmetric"}, 1),
+        ("batch_ppo-constant", {"learning_rate": 1e-12}, 2),
+    ],
+)
+def test_the_last_reward_that_a_network_sees_is_the_one_it_acted_on(
+    case, config, updates, monkeypatch
+):
+    """However rewards are scaled for the returns: else the policy seems to have moved."""
+    constant = batch_ppo, BATCH_PPO, NETWORK, Interface(), Cents()
+    monkeypatch.setitem(CASES, "batch_ppo-constant", constant)
+    found = metrics(case, updates, sees={"last_reward": True}, **config)
+    assert float(found["kl"]) == pytest.approx(0.0, abs=1e-6)
 
 
 @pytest.mark.core

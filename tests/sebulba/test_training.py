@@ -158,6 +158,39 @@ def test_a_lag_is_kept_by_dropping_and_the_drops_are_counted():
     assert max(m["lag_max"] for m in rows) <= 1
     assert rows[-1]["dropped"] > 0
     assert rows[-1]["updates"] == 20
+    # What was dropped is not learned from, but it was played: 12 steps of 5 an episode.
+    played = 12 * (rows[-1]["updates"] + rows[-1]["dropped"])
+    assert sum(m["episodes"] for m in rows) > played / 6 - 3 * 4
+
+
+def test_the_callers_time_is_not_the_runs():
+    run = train(devices=2)
+    next(run)
+    started, seconds, held = time.perf_counter(), 0.0, 0.0
+    for _, row in run:
+        seconds += row["seconds"]
+        time.sleep(0.05)
+        held += 0.05
+    assert seconds < time.perf_counter() - started - held
+
+
+@pytest.mark.parametrize("fails", ["environment", "agent"])
+def test_what_fails_before_the_start_closes_the_environments(fails):
+    made = []
+
+    def environment():
+        if made and fails == "environment":
+            raise RuntimeError("no second licence")
+        made.append(HostCounter())
+        return made[-1]
+
+    def no_state(key):
+        raise RuntimeError("no state")
+
+    agent = make_agent()._replace(initial_learner_state=no_state)
+    with pytest.raises(RuntimeError, match="no second licence|no state"):
+        train(agent, environment, devices=2)
+    assert made and all(x.closed for x in made)
 
 
 def test_a_trajectory_split_into_updates():

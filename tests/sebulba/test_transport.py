@@ -102,6 +102,26 @@ def test_a_wait_has_an_end(monkeypatch):
         TrajectoryQueue(capacity=1).get()
 
 
+def test_neither_a_slow_caller_nor_a_long_trajectory_is_a_hang(monkeypatch):
+    monkeypatch.setattr(transport, "PATIENCE", 0.2)
+    queue = TrajectoryQueue(capacity=1)
+    queue.put(0, "first")
+    actor = threading.Thread(target=lambda: queue.put(1, "second"), daemon=True)
+    actor.start()
+    actor.join(0.6)  # the caller holds a report
+    assert actor.is_alive()
+    got = [queue.get(), queue.get()]
+    learner = threading.Thread(target=lambda: got.append(queue.get()), daemon=True)
+    learner.start()
+    for _ in range(12):  # steps of one trajectory
+        queue.stepped()
+        time.sleep(0.05)
+    queue.put(2, "third")
+    for thread in (actor, learner):
+        thread.join(5)
+    assert got == ["first", "second", "third"]
+
+
 def test_parameters_are_copies_that_donation_cannot_delete():
     mesh = parallel.make_mesh(2)
     make = parallel.over_cores(lambda: jnp.ones(3), mesh, (), parallel.SHARED)

@@ -20,7 +20,7 @@ from sebulba.host_environments.remote.client_options import (
     MESSAGE_MEGABYTES,
     check_pair,
 )
-from sebulba.host_environments.remote.session import Session, Worlds
+from sebulba.host_environments.remote.session import Lost, Session, Worlds
 
 STOP_SECONDS = 5.0  # time limit for environments to end
 THREADS = "serving"  # prefix of their threads' names
@@ -147,6 +147,10 @@ class Service(dm_env_rpc_pb2_grpc.EnvironmentServicer):
         try:
             for request in requests:
                 yield session.answer(request)
+        except Lost:  # to the client as if the server was lost: it joins again
+            context.abort(grpc.StatusCode.UNAVAILABLE, "an episode was lost")
         finally:
-            session.leave()
-            self._places.release()
+            try:
+                session.leave()
+            finally:
+                self._places.release()

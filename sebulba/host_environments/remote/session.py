@@ -23,6 +23,10 @@ class Refused(Exception):
     """A request that is refused because the client made a mistake."""
 
 
+class Lost(Exception):
+    """The environment began anew in mid-episode: its worker process died or hung."""
+
+
 class Worlds:
     """The names of all worlds of a server."""
 
@@ -54,13 +58,18 @@ class Session:
         self._environment: HostEnvironment | None = None
 
     def answer(self, request: Any) -> Any:
-        """The response to a request; an error is also a response."""
+        """The response to a request; an error is also a response.
+
+        Raises Lost where an episode was lost, for which the protocol has no response.
+        """
         kind = request.WhichOneof("payload")
         try:
             if not hasattr(self, f"_{kind}"):
                 raise Refused(f"{kind} is not supported")
             answer = getattr(self, f"_{kind}")(getattr(request, kind))
             return dm_env_rpc_pb2.EnvironmentResponse(**{kind: answer})
+        except Lost:
+            raise
         except (Refused, UserError) as error:
             code, message = code_pb2.INVALID_ARGUMENT, str(error)
         except BaseException:  # noqa: BLE001 also what would end a process
@@ -83,8 +92,9 @@ class Session:
         _no_settings(request)
         if self._world is not None:
             raise Refused(f"world {self._world!r} is joined already")
-        self._world = self._worlds.known(request.world_name)
+        name = self._worlds.known(request.world_name)
         self._begin()
+        self._world = name  # not before: a world that failed to begin can be destroyed
         return dm_env_rpc_pb2.JoinWorldResponse(specs=self._specs)
 
     def _reset(self, request):
@@ -117,7 +127,9 @@ class Session:
             timestep = environment.step(spec.generate_value()[None])
         else:
             timestep = environment.step(self._action(request.actions)[None])
-        self._step_type = timestep.step_type[0]
+        before, self._step_type = self._step_type, timestep.step_type[0]
+        if timestep.first()[0] and before not in (None, dm_env.StepType.LAST):
+            raise Lost
         return dm_env_rpc_pb2.StepResponse(
             state=_state(timestep),
             observations=self._observations(timestep, request.requested_observations),

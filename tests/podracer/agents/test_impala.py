@@ -13,7 +13,7 @@ from podracer import networks
 from podracer.agent import ActorOutput, Trajectory
 from podracer.agents import impala
 from podracer.agents.presets import PRESETS
-from podracer.learning import optimizers
+from podracer.learning import gradients, optimizers
 from podracer.networks.policies import Categorical
 from tests.jitted import jitted
 
@@ -148,9 +148,8 @@ def test_greedy_takes_the_likeliest_action():
     assert len(sampled) > 1
 
 
-def test_an_update_moves_every_parameter_once():
-    agent = make(memory="lstm")
-    state = agent.initial_learner_state(jax.random.key(0))
+def two_sequences(memory):
+    """Case two for a network that sees 3 numbers and has 2 actions."""
     _, trajectory = case_two()
     timesteps = trajectory.timesteps._replace(
         observation=jax.random.normal(jax.random.key(1), (4, 2, 3))
@@ -159,7 +158,34 @@ def test_an_update_moves_every_parameter_once():
         trajectory.outputs.action % 2,
         Categorical(trajectory.outputs.extras.logits[..., :2]),
     )
-    trajectory = Trajectory(timesteps, outputs, agent.initial_actor_state(2))
+    return Trajectory(timesteps, outputs, memory)
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean", "podracer"])
+def test_parts_of_a_batch_make_one_update(monkeypatch, reduction):
+    def update():
+        agent = make("lstm", reduction=reduction)
+        memory = jax.tree.map(
+            lambda x: jax.random.normal(jax.random.key(3), x.shape),
+            agent.initial_actor_state(2),
+        )
+        state = agent.initial_learner_state(jax.random.key(0))
+        return agent.learner_step(jax.random.key(2), state, two_sequences(memory))
+
+    whole, terms = update()
+    monkeypatch.setattr(gradients, "SAMPLES", 1)  # a sequence a part
+    parts, sums = update()
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6),
+        (parts.shared, sums),
+        (whole.shared, terms),
+    )
+
+
+def test_an_update_moves_every_parameter_once():
+    agent = make(memory="lstm")
+    state = agent.initial_learner_state(jax.random.key(0))
+    trajectory = two_sequences(agent.initial_actor_state(2))
     after, metrics = agent.learner_step(jax.random.key(2), state, trajectory)
     moved = jax.tree.map(
         lambda a, b: bool((a != b).any()), state.shared.params, after.shared.params

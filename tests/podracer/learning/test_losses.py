@@ -301,3 +301,9 @@ def test_standardize_is_over_all_cores(cores):
     expected = (chosen - chosen.mean()) / chosen.std()
     np.testing.assert_allclose(got[weight == 1], expected, atol=1e-5)
     assert (got[weight == 0] == 0).all()
+
+
+def test_standardized_without_weight_is_zero():
+    """Where every transition is void, as between episodes that end together."""
+    x, none = jnp.ones((1, 4)), jnp.zeros((1, 4))
+    np.testing.assert_array_equal(losses.standardize(x, none, parallel.AVERAGE), none)

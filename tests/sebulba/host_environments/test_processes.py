@@ -140,6 +140,11 @@ class Trouble:
     def own(self):
         raise self.Own("this", "that")
 
+    def of_files(self):
+        raise FileNotFoundError(
+            "levels.xml"
+        )  # an OSError, as a dead worker's pipe raises
+
     def of_numpy(self):
         raise FloatingPointError("underflow")  # which elsewhere means a diverged run
 
@@ -148,6 +153,7 @@ class Trouble:
     ("trouble", "line"),
     [
         (Trouble().own, "environment raised Own: this and that"),
+        (Trouble().of_files, "environment raised FileNotFoundError: levels.xml"),
         (Trouble().of_numpy, "environment raised FloatingPointError: underflow"),
     ],
 )
@@ -158,6 +164,39 @@ def test_an_exception_that_cannot_be_pickled_is_reported(closing, trouble, line)
     with pytest.raises(RuntimeError, match=line) as error:
         step(environment, 5)
     assert "Traceback" in "".join(error.value.__notes__)
+
+
+def test_environments_are_closed_in_their_workers(closing, tmp_path):
+    """They may have processes and files of their own."""
+
+    def make(seed):
+        environment = make_counter(5)(seed)()
+        environment.close = lambda: (tmp_path / str(os.getpid())).touch()
+        return environment
+
+    environment = Processes("counter", lambda seed: lambda: make(seed), 2, 0, OPTIONS)
+    environment.reset()
+    workers = {str(process.pid) for process in environment._vector.processes}
+    environment.close()
+    assert workers < {path.name for path in tmp_path.iterdir()}  # and this process's
+
+
+def test_every_reset_may_take_as_long_as_the_first(closing):
+    def make(seed):
+        environment = make_counter(2)(seed)()
+        reset = environment.reset
+        environment.reset = lambda **options: time.sleep(1.0) or reset(**options)
+        return environment
+
+    quick = Options(step_seconds=0.3, start_seconds=60.0)
+    environment = closing(
+        Processes("loader", lambda seed: lambda: make(seed), 1, 0, quick)
+    )
+    environment.reset()
+    worker = environment._vector.processes[0].pid
+    (kinds, _, _), _ = step(environment, 4)
+    assert kinds[:, 0].tolist() == [MID, LAST, FIRST, MID]
+    assert environment._vector.processes[0].pid == worker  # it was not replaced
 
 
 class Liar(gymnasium.Env):

@@ -160,6 +160,31 @@ def test_the_other_server_takes_over(closing):
         assert environment.lost_episodes() == 1 and environment.lost_episodes() == 0
 
 
+class Replaced(HostCounter):
+    """Begins anew in its third step, as a batch whose worker died."""
+
+    def step(self, action):
+        timestep = super().step(action)
+        return self.reset() if self._steps == 3 else timestep
+
+
+def test_an_episode_that_the_server_lost_is_lost_here_too(closing):
+    kinds = iter([Replaced])
+    with serve(lambda seed: next(kinds, HostCounter)(1)) as address:
+        environment = closing(address)
+        seen = [int(environment.step(np.zeros(1, int)).step_type[0]) for _ in range(9)]
+    assert seen == [MID, MID, FIRST, MID, MID, MID, MID, LAST, FIRST]
+    assert environment.lost_episodes() == 1
+
+
+def test_why_an_environment_was_not_made(closing):
+    def make(seed):
+        raise RuntimeError("no licence")
+
+    with serve(make) as address, pytest.raises(Exception, match="no licence"):
+        closing(address)
+
+
 def test_a_connection_that_hangs_is_closed(closing):
     first = iter([2.0])
     with serve(lambda seed: Slow(next(first, 0.0))) as address:
