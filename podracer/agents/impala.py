@@ -94,7 +94,10 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
         return LearnerState(Shared(params, optimizer.init(params), jnp.int32(0)), ())
 
     def update(learner_state, gradient):
-        """One step of the optimizer; `gradient(params)` -> (gradients, (metrics, rest))."""
+        """One step of the optimizer.
+
+        `gradient(params)` -> (gradients, (metrics, environment steps, rest)).
+        """
         shared = learner_state.shared
         gradients, (metrics, steps, rest) = gradient(shared.params)
         reduce = average.total if config.reduction == "sum" else average
@@ -112,14 +115,12 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
 
     def learner_step(key, learner_state, trajectory):
         *rows, memory = trajectory
-        length, batch_size = trajectory.timesteps.reward.shape
+        steps, batch_size = trajectory.timesteps.reward[1:].shape
 
         def objective(params, rows, memory):
             part = Trajectory(*rows, memory)
-            total, metrics = loss(
-                network.unroll(params, memory, part.timesteps), part
-            )
-            share = part.timesteps.reward.shape[1] / batch_size
+            total, metrics = loss(network.unroll(params, memory, part.timesteps), part)
+            share = part.timesteps.reward.shape[1] / batch_size  # of means
             if config.reduction == "mean":
                 total *= share
             return total, jax.tree.map(lambda x: x * share, metrics)
@@ -127,7 +128,7 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
         def gradient(params):
             sequences = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), rows)
             got, metrics = gradient_of_sum(objective, params, sequences, memory)
-            return got, (metrics, (length - 1) * batch_size, ())
+            return got, (metrics, steps * batch_size, ())
 
         learner_state, metrics, _ = update(learner_state, gradient)
         return learner_state, metrics

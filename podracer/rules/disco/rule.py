@@ -30,7 +30,8 @@ class Config:
     """share of the target parameters that remains at each update"""
     episode_ends: EpisodeEnds = "own"
     """what the last timestep of an episode shows: its own observation, or that of the next
-    episode's first, to which the rule's published code jumps"""
+    episode's first, to which the rule's published code jumps; with jump, leave out the
+    network's memory, last_reward and last_action, which belong to the episode before"""
     means: Literal["masked", "plain"] = "masked"
     """whether transitions between episodes are left out of the rule's running means"""
 
