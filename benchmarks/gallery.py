@@ -4,8 +4,8 @@
 
 Writes `environments.png` and prints the table of docs/built-in.md. Random play's return is the
 mean of the episodes that finish within the steps, which favours short ones where few finish.
-The trained agents' are from the records of `python -m benchmarks.learning --only built-in`;
-`--page docs/built-in.md` updates only these.
+The trained agents' are from the records of `python -m benchmarks.learning --only built-in`, and of
+the group that has the environment's name; `--page docs/built-in.md` updates only these.
 """
 
 import dataclasses
@@ -28,6 +28,7 @@ from podracer.metrics import episodes, human
 from podracer.runs.plot import Picture
 
 COLUMNS = 5  # pictures in a row
+OF_ALL = "built-in"  # group of `benchmarks.learning` with a run in each environment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,11 +96,14 @@ def row(name: str, environment: Any, mean: float) -> str:
 
 
 def trained(name: str) -> str:
-    """What is on record of an environment: the agent and its mean return over the seeds."""
-    for line in records.read(records.KEPT / "built-in.jsonl"):
-        if line["env"] == name:
-            return f"{human(records.returns(line).mean())} ({line['agent']})"
-    return "-"
+    """The best agent on record for an environment: mean return over the seeds, and steps."""
+    groups = (records.read(records.KEPT / f"{group}.jsonl") for group in (OF_ALL, name))
+    lines = [line for group in groups for line in group if line["env"] == name]
+    if not lines:
+        return "-"
+    best = max(lines, key=lambda line: records.returns(line).mean())
+    steps = human(best["runs"][0]["steps"])
+    return f"{human(records.returns(best).mean())} ({best['agent']}, {steps})"
 
 
 def filled(page: str) -> str:
