@@ -78,13 +78,16 @@ def iterate(
       state: the first one.
       done: its number of updates.
       reports: when to yield.
-      stopped: if true, ends the run; between two reports with metrics None.
+      stopped: if true, ends the run; between two reports, or before the
+        first, with metrics None.
       read: (metrics, failures) -> the metrics of each run.
     """
     started = time.perf_counter()
     call = compile()
     compile_seconds = time.perf_counter() - started
     most, ends = hosts.agree(1, stopped())
+    if ends and done < reports.total_updates:
+        yield state, None  # asked while it compiled: what it starts from can be saved
     while done < reports.total_updates and not ends:
         reported, seconds, target = done, 0.0, reports.next(done)
         while done < target and not ends:

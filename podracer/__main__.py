@@ -114,7 +114,7 @@ def plot(argv: Sequence[str]) -> None:
 
 
 def _group(run: listing.Run, by: Sequence[str]) -> str:
-    values = [str(listing.field(run, name)) for name in by]
+    values = [listing.printable(str(listing.field(run, name))) for name in by]
     if set(by) <= {"agent", "env"}:  # these need no field names
         return " on ".join(values)
     return ", ".join(f"{name} {value}" for name, value in zip(by, values))

@@ -5,6 +5,9 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+MOST_SEED = 2**32 - 1  # JAX drops what is above it, so that two seeds would be one
+MOST_PLAYED = 10**9  # episodes, or steps of one: JAX counts them with 32 bits
+
 
 class UserError(ValueError):
     """Bad input: one line that names the field, its value and the way out."""
@@ -37,3 +40,22 @@ def check_ranges(config: Any, low: float, high: float, *names: str) -> None:
     for name in names:
         if getattr(config, name) is not None:
             check_range(name, getattr(config, name), low, high)
+
+
+def check_seed(first: int, count: int = 1) -> None:
+    """Raises UserError for a seed that JAX cannot tell from others.
+
+    Args:
+      first: the seed of the first run.
+      count: number of runs, whose seeds follow.
+    """
+    if first < 0 or first + count - 1 > MOST_SEED:
+        last = f" to {first + count - 1}" if count > 1 else ""
+        raise UserError(f"seed is {first}{last}; it must be from 0 to {MOST_SEED}")
+
+
+def check_play(episodes: int, max_steps: int, seed: int) -> None:
+    """Raises UserError unless this many episodes can be played with this seed."""
+    check_range("episodes", episodes, 1, MOST_PLAYED)
+    check_range("max_steps", max_steps, 1, MOST_PLAYED)
+    check_seed(seed)

@@ -13,14 +13,13 @@ from anakin.meta import objective as objectives
 from envs_jax.lpg import FAMILIES, TaskDistribution
 from podracer import command, parallel
 from podracer.agents.lpg import KIND
-from podracer.errors import UserError, check_at_least_one
+from podracer.errors import UserError, check_at_least_one, check_seed
 from podracer.parallel import cpu, hosts
 from podracer.rules import files
 from podracer.rules import lpg as lpg_rule
-from podracer.runs import run
-from podracer.training import configuring, flags
+from podracer.runs import run, run_folder
+from podracer.training import configuring
 
-RULE = "rule.safetensors"
 NAMES = {"agent": "lpg", "env": "lpg-tasks"}  # what the run folder says it is
 
 
@@ -62,7 +61,7 @@ class MetaTrain:
             if self.updates_per_report is None
             else self.updates_per_report,
         )
-        flags.check_seed(self.seed)
+        check_seed(self.seed)
         if self.keep.evaluate.steps is not None:
             raise UserError(
                 "evaluate.steps is for agents; a rule is evaluated by training an agent "
@@ -101,9 +100,9 @@ def main(argv: Sequence[str]) -> None:
         contextlib.closing(updates),
     ):
         for state, _ in updates:
-            write(folder / RULE, config, state)
+            write(folder / run_folder.RULE, config, state)
     if not config.keep.quiet:
-        print(f"rule in {folder / RULE}")
+        print(f"rule in {folder / run_folder.RULE}")
 
 
 def write(path: Path, config: MetaTrain, state: meta_gradient.State) -> None:

@@ -129,7 +129,14 @@ VOCABULARY = {
 
 
 # How rows are merged into one; all other metrics are averaged over the rows.
-NEWEST = ("steps", "updates", "compile_seconds", "dropped", "max_episode_length")
+NEWEST = (
+    "steps",
+    "updates",
+    "compile_seconds",
+    "dropped",
+    "lost_episodes",
+    "max_episode_length",
+)
 SUM = ("seconds", "episodes", "games", "evaluation_episodes")
 WEIGHT = {  # what the mean over rows is weighted by
     "episode_return": "episodes",

@@ -13,8 +13,9 @@ import tyro
 
 from podracer import files, parallel
 from podracer.agent import Agent, LearnerState
-from podracer.errors import check_at_least_one
+from podracer.errors import MOST_PLAYED, check_at_least_one, check_play, check_range
 from podracer.metrics import human
+from podracer.runs import run_folder
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
@@ -47,7 +48,7 @@ class Config:
     """random seed of environments and sampled actions"""
 
     def __post_init__(self):
-        check_at_least_one(episodes=self.episodes, max_steps=self.max_steps)
+        check_play(self.episodes, self.max_steps, self.seed)
 
 
 def interval(
@@ -100,7 +101,7 @@ def keep(evaluation: Evaluation, config: Config, updates: int) -> str:
     }
     with (
         files.writing(config.run),
-        files.atomic(config.run / "evaluation.json") as temporary,
+        files.atomic(config.run / run_folder.EVALUATION) as temporary,
     ):
         temporary.write_text(
             json.dumps(found | {"asked": config_used, "returns": returns}, indent=1)
@@ -127,7 +128,8 @@ class During:
     """number of whole episodes in each, played without exploration"""
 
     def __post_init__(self):
-        check_at_least_one(steps=self.steps or 1, episodes=self.episodes)
+        check_at_least_one(steps=self.steps or 1)
+        check_range("episodes", self.episodes, 1, MOST_PLAYED)
 
 
 def acting(agent: Agent, learner: LearnerState, device: jax.Device) -> Any:

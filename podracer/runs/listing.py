@@ -1,5 +1,6 @@
 """Many runs: finding them, listing them, and reading their curves."""
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -49,7 +50,8 @@ def find_all(folder: Path) -> list[Run]:
 
     Raises UserError if it is neither a folder nor a run.
     """
-    if (folder / run_folder.CONFIG).exists() or not folder.is_dir():
+    # Those of os.path are false, not an error, where a name is too long.
+    if os.path.exists(folder / run_folder.CONFIG) or not os.path.isdir(folder):
         return [Run(folder, run_folder.load_config(folder)["config"])]
     places = ("*", "*/*")  # runs trained in one program share a folder
     return [
@@ -135,13 +137,21 @@ def _line(run: Run, state: dict[str, Any]) -> tuple[str, ...]:
     except OSError:
         last = {}  # a run that cannot be read must not hide the others
     numbers = (last.get(name) for name in ("steps", "episode_return"))
-    return (
+    cells = (
         str(run.folder),
         "damaged" if run.problem else state.get("state", "unknown"),
         *(str(run.config.get(name, ABSENT)) for name in ("agent", "env")),
         str(run.config.get("train", {}).get("seed", ABSENT)),
         *(ABSENT if x is None else human(x) for x in numbers),
         _age(time.time() - state["started"]) if "started" in state else ABSENT,
+    )
+    return tuple(map(printable, cells))
+
+
+def printable(text: str) -> str:
+    """The same, with escapes for what a terminal would obey or no encoding can write."""
+    return "".join(
+        x if x.isprintable() else x.encode("unicode_escape").decode() for x in text
     )
 
 

@@ -85,6 +85,11 @@ def keep(
       **about: as for `run.keep`.
     """
     options, title = config.keep, f"{about['agent']} on {about['env']}"
+    # Its curve would be replaced, and its members would be in no list.
+    if options.run and (options.run / run_folder.CONFIG).exists():
+        raise UserError(
+            f"{options.run}: is a run itself; choose another folder for several runs"
+        )
     with command.stopping() as stopped, contextlib.ExitStack() as stack:
         for m in members:  # all of them, before anything is compiled or written
             folder = options.run / m.name if options.run else None
@@ -129,10 +134,9 @@ def _folder(
     stack: contextlib.ExitStack, path: Path, member: Member, options: Any, about: Any
 ) -> Path:
     """Creates a run's folder and locks it until the end."""
-    folder = run_folder.create(
-        path, about | {"train": member.config}, options.overwrite
+    folder = stack.enter_context(
+        run_folder.created(path, about | {"train": member.config}, options.overwrite)
     )
-    stack.enter_context(run_folder.held(folder))
 
     def finished() -> bool:
         return run_folder.is_finished(folder, member.config.total_steps)

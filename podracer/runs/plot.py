@@ -83,7 +83,7 @@ def compare(
     if len(groups) > 1:
         axes.legend(frameon=False, fontsize="small")
     else:
-        axes.set_title(*groups)
+        axes.set_title(*map(_plain, groups))
         _name_the_end(axes)
     return picture
 
@@ -138,11 +138,15 @@ def _picture(xlabel: str, ylabel: str) -> tuple[Picture, Axes]:
 
 
 def _looks(groups: Mapping[str, Any]) -> Iterator[tuple[str, Any, dict]]:
-    """Each group with its name, its colour and line style."""
+    """Each group with its name, its colour and line style; a name is no formula."""
     for number, (name, group) in enumerate(groups.items()):
         color = COLORS[number % len(COLORS)]
         style = STYLES[number // len(COLORS) % len(STYLES)]
-        yield name, group, {"color": color, "linestyle": style}
+        yield _plain(name), group, {"color": color, "linestyle": style}
+
+
+def _plain(name: str) -> str:
+    return name.replace("$", r"\$")
 
 
 def _end(points: np.ndarray, y: str) -> float:

@@ -166,7 +166,9 @@ def check_startable(folder: Path | None, overwrite: bool) -> None:
     Comes before compilation, which takes long; `run_folder.create` looks again.
     """
     place = Path("runs") if folder is None else folder
-    if folder is not None and folder.is_dir():
+    with files.writing(place):  # its name may be too long
+        exists = folder is not None and folder.is_dir()
+    if exists:
         if run_folder.is_held(folder):
             raise UserError(
                 f"{folder}: another process is writing this run; wait for it, stop it, or "
@@ -228,14 +230,13 @@ def opened(
     reached: list[bool] = []
 
     def checkpoints_in(folder: Path) -> Checkpoints:
-        if first:
-            stack.enter_context(run_folder.held(folder))
         run_folder.check_shared(folder)
         return Checkpoints(folder / run_folder.CHECKPOINTS, keep.checkpoint)
 
     def create() -> str:
         name = name_of(about)
-        return str(run_folder.create(keep.run, kept, keep.overwrite, name))
+        created = run_folder.created(keep.run, kept, keep.overwrite, name)
+        return str(stack.enter_context(created))  # held to the end
 
     kept = about | {"train": config}
     with command.stopping() as asked, contextlib.ExitStack() as stack:
@@ -251,6 +252,8 @@ def opened(
             checkpoints = checkpoints_in(folder)
         else:
             folder = keep.resume
+            if first:
+                stack.enter_context(run_folder.held(folder))
             checkpoints = checkpoints_in(folder)
             updates = start(restore=checkpoints.restore, stopped=stopped)
             if first:

@@ -36,32 +36,47 @@ NEVER = 2**40  # seconds since 1970, which no run has started at
 SEEN_SECONDS = 30.0  # limit for a file of one host to be seen by the others
 # Everything that a run may write.
 CONTENTS = (CONFIG, METRICS, CURVE, CHECKPOINTS, STATE, TENSORBOARD, WANDB, PROFILE)
+# What came of it. A folder with these alone holds no run.
+EVALUATION, RULE = RESULTS = ("evaluation.json", "rule.safetensors")
 
 
-def create(
+def create(*arguments: Any, **options: Any) -> Path:
+    """The folder of a new run that nobody holds; the arguments are those of `created`."""
+    with created(*arguments, **options) as folder:
+        return folder
+
+
+@contextlib.contextmanager
+def created(
     path: str | Path | None, config: Any, overwrite: bool = False, name: str = "run"
-) -> Path:
-    """Creates the folder of a new run and writes its `config.json`.
+) -> Iterator[Path]:
+    """Creates the folder of a new run, writes its `config.json` and holds it, see `held`.
 
     Without a path it is a new `runs/<name>-<time>`. `config` is made of dictionaries,
-    dataclasses and plain values. Raises UserError, and changes nothing, if it
-    cannot write, or if the folder holds a run and `overwrite` is not set.
+    dataclasses and plain values. Raises UserError, and changes nothing, if it cannot
+    write, if the folder holds a run and `overwrite` is not set, or if another process
+    writes the run.
     """
     text = _description(config)
-    with writing(path or "runs"), contextlib.ExitStack() as undo:
-        folder = fresh(name) if path is None else Path(path)
-        if path is None or not folder.is_dir():
-            folder.mkdir(parents=True, exist_ok=path is None)
-            undo.callback(folder.rmdir)
-        check_free(folder, overwrite)
-        with atomic(folder / CONFIG) as temporary:
-            temporary.write_text(
-                text
-            )  # first, so that a full disk does not cost the old run
-            for content in CONTENTS:
-                _remove(folder / content)
-        undo.pop_all()
-    return folder
+    with contextlib.ExitStack() as lock:
+        with writing(path or "runs"), contextlib.ExitStack() as undo:
+            folder = fresh(name) if path is None else Path(path)
+            if made := path is None or not folder.is_dir():
+                folder.mkdir(parents=True, exist_ok=path is None)
+            check_free(folder, overwrite)  # first: no lock where no run is
+            lock.enter_context(held(folder))
+            if made:
+                undo.callback(folder.rmdir)
+                undo.callback((folder / LOCK).unlink)
+            check_free(folder, overwrite)  # nobody begins a run there any more
+            old = (*CONTENTS, *(RESULTS if (folder / CONFIG).exists() else ()))
+            with atomic(folder / CONFIG) as temporary:
+                # First, so that a full disk does not cost the old run.
+                temporary.write_text(text)
+                for content in old:
+                    _remove(folder / content)
+            undo.pop_all()
+        yield folder
 
 
 def fresh(name: str) -> Path:
@@ -145,7 +160,9 @@ def held(folder: str | Path) -> Iterator[None]:
     The lock ends with the process, however that ends. Raises UserError if another process
     has it.
     """
-    with writing(folder), open(Path(folder) / LOCK, "a") as file:
+    with contextlib.ExitStack() as stack:
+        with writing(folder):
+            file = stack.enter_context(open(Path(folder) / LOCK, "a"))
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

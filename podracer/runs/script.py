@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from podracer.agent import Agent
+from podracer.checkpoints import found
 from podracer.checkpoints.checkpoint import Config as Checkpoint
 from podracer.errors import UserError
 from podracer.parallel import hosts
@@ -148,7 +149,7 @@ def _keep(folder: str | Path | None, resume: bool, overwrite: bool) -> run.Keep:
     """Where the run is kept: a resumed one has a checkpoint."""
 
     def has_checkpoint() -> bool:
-        return any(Path(folder).glob(f"{run_folder.CHECKPOINTS}/[0-9]*"))
+        return bool(found.steps(Path(folder) / run_folder.CHECKPOINTS))
 
     if resume and hosts.lead(has_checkpoint):
         return run.Keep(resume=Path(folder))

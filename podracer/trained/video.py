@@ -11,7 +11,7 @@ import numpy as np
 import tyro
 
 from podracer import files, imports
-from podracer.errors import UserError, check_at_least_one, check_range
+from podracer.errors import UserError, check_play, check_range
 from podracer.metrics import human
 from podracer.trained.filming import Film
 
@@ -44,7 +44,7 @@ class Config:
     """random seed of the environment and of sampled actions"""
 
     def __post_init__(self):
-        check_at_least_one(episodes=self.episodes, max_steps=self.max_steps)
+        check_play(self.episodes, self.max_steps, self.seed)
         if self.fps is not None:
             check_range("fps", self.fps, 0.1, 100.0)
         if self.out.suffix not in WRITERS:

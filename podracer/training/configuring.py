@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from podracer import command
 from podracer.agent import Agent
 from podracer.agents import AGENTS, from_flags
-from podracer.errors import UserError
+from podracer.errors import UserError, check_seed
 from podracer.parallel import hosts
 from podracer.runs import run, run_folder
 from podracer.training import files, flags
@@ -134,7 +134,7 @@ def configure(
     config = dataclasses.replace(config, agent=agent)
     refuse_changes(default, config)
     if config.keep.resume is None:
-        flags.check_seed(config.seed, getattr(config, "seeds", 1))
+        check_seed(config.seed, getattr(config, "seeds", 1))
     others = {name: choice.name for name, choice in read.items()}
     configured = Configured(config, chosen, env.name, others)
     _check_same_on_hosts(configured, program)

@@ -47,7 +47,7 @@ def _loaded(path: Path) -> dict[str, Any]:
         loaded = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
     except OSError as error:
         raise UserError(f"--config {path}: {error.strerror}") from error
-    except (ValueError, yaml.YAMLError) as error:
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"--config {path}: cannot be read: {reason}") from error
     if not isinstance(loaded, dict):

@@ -4,12 +4,10 @@ import dataclasses
 from typing import Any
 
 from podracer import command, networks
-from podracer.errors import UserError, check_at_least_one
+from podracer.errors import check_at_least_one
 from podracer.runs import run
 from podracer.transformations import Interface
 from podracer.transformations.replay import Config as Replay
-
-MOST_SEED = 2**32 - 1  # JAX drops what is above it, so that two seeds would be one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,15 +37,3 @@ class Train:
             batch_size=self.batch_size,
             unroll_length=self.unroll_length,
         )
-
-
-def check_seed(first: int, count: int = 1) -> None:
-    """Raises UserError for a seed that JAX cannot tell from others.
-
-    Args:
-      first: the seed of the first run.
-      count: number of runs, whose seeds follow.
-    """
-    if first < 0 or first + count - 1 > MOST_SEED:
-        last = f" to {first + count - 1}" if count > 1 else ""
-        raise UserError(f"seed is {first}{last}; it must be from 0 to {MOST_SEED}")

@@ -182,6 +182,23 @@ def test_a_run_in_the_way_costs_no_other(tmp_path):
     assert [x.name for x in tmp_path.iterdir()] == ["seed-2"]
 
 
+def test_a_folder_that_is_a_run_does_not_hold_others(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "curve.png").write_text("of the run")
+    config = command.Train(ppo.Config(), None, seeds=2)
+    keep = dataclasses.replace(config.keep, run=tmp_path, overwrite=True)
+    with pytest.raises(UserError, match="is a run itself; choose another folder"):
+        members.keep(
+            lambda stopped: (x for x in ()),
+            population.member,
+            members.choose(config),
+            dataclasses.replace(config, keep=keep),
+            agent="ppo",
+            env="catch",
+        )
+    assert {x.name for x in tmp_path.iterdir()} == {"config.json", "curve.png"}
+
+
 def test_every_seed_with_every_value():
     config = command.Train(
         ppo.Config(),

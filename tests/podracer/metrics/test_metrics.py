@@ -129,6 +129,7 @@ def test_merged_rows_are_what_one_row_would_have_been():
             "episode_return": math.nan,
             "loss/total": 1.0,
             "lag_max": 7,
+            "lost_episodes": 1,
         },
         {
             "steps": 40,
@@ -138,6 +139,7 @@ def test_merged_rows_are_what_one_row_would_have_been():
             "episode_return": 2.0,
             "loss/total": 2.0,
             "lag_max": 1,
+            "lost_episodes": 1,
         },
         {
             "steps": 80,
@@ -147,6 +149,7 @@ def test_merged_rows_are_what_one_row_would_have_been():
             "episode_return": 6.0,
             "loss/total": 6.0,
             "lag_max": 2,
+            "lost_episodes": 4,
         },
     ]
     assert merge(rows) == {
@@ -157,6 +160,7 @@ def test_merged_rows_are_what_one_row_would_have_been():
         "episode_return": 5.0,
         "loss/total": 3.0,
         "lag_max": 7,
+        "lost_episodes": 4,
     }
     assert math.isnan(merge([rows[0], rows[0]])["episode_return"])
 

@@ -6,14 +6,16 @@ import os
 import pty
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
 import podracer.__main__ as command
 from podracer.errors import UserError
 from podracer.metrics import JsonLines
-from podracer.runs import listing, run_folder
+from podracer.runs import listing, plot, run, run_folder
 from podracer.runs.recording import record
 
 
@@ -256,6 +258,40 @@ def test_a_terminal_gets_a_table_and_a_pipe_plain_text():
     os.close(its_end)
     assert b"\x1b[1m" in os.read(terminal, 4096)
     os.close(terminal)
+
+
+def test_odd_names_are_harmless(capsys):
+    make("runs/a", rows(1.0), agent="a \ud800\n\x1b[31m")
+    make("runs/b", rows(1.0), agent=r"$\foo$")
+    for flags in ([], ["--profile"]):
+        command.plot(["runs", *flags])
+    command.plot(["runs/b"])  # its name is the title
+    command.list_runs([])
+    text = capsys.readouterr().out
+    text.encode()
+    assert r"a \ud800\n\x1b[31m on catch: 1 run" in text.splitlines()
+    assert r"$\foo$ on catch: 1 run" in text.splitlines()
+    assert text.splitlines()[-2].split()[2:4] == ["a", r"\ud800\n\x1b[31m"]
+
+
+def test_a_name_is_drawn_as_it_is_written():
+    names = [r"$\foo$", r"\$1 and $2$"]
+    points = np.array([[1.0, 2.0, 1.0], [2.0, 2.0, 1.0]])
+    for picture in (
+        plot.compare({name: [points] for name in names}),
+        plot.profiles({name: [points] for name in names}),
+    ):
+        picture.canvas.draw()
+        for text, name in zip(picture.axes[0].get_legend().get_texts(), names):
+            plain, is_math = text._preprocess_math(text.get_text())
+            assert plain.startswith(name) and not is_math
+
+
+def test_a_name_too_long_for_a_file_is_one_line():
+    with pytest.raises(UserError, match="File name too long; not a run"):
+        command.list_runs(["x" * 300])
+    with pytest.raises(UserError, match="x: cannot write: File name too long"):
+        run.check_startable(Path("x" * 300), overwrite=False)
 
 
 @pytest.mark.parametrize(

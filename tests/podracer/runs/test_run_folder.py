@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -47,7 +48,7 @@ def test_config_is_kept(tmp_path):
     }
     assert description["versions"].keys() == {"podracer", "python", "jax", "jaxlib"}
     assert description["command"]
-    assert os.listdir(folder) == ["config.json"]
+    assert sorted(os.listdir(folder)) == [".lock", "config.json"]
 
 
 def test_names_of_new_folders_never_meet():
@@ -72,8 +73,43 @@ def test_overwrite_removes_what_a_run_wrote_and_nothing_else(tmp_path):
     (tmp_path / "checkpoints" / "1").mkdir(parents=True)
     (tmp_path / "notes.txt").write_text("mine")
     run_folder.create(tmp_path, {"seed": 2}, overwrite=True)
-    assert sorted(os.listdir(tmp_path)) == ["config.json", "notes.txt"]
+    assert sorted(os.listdir(tmp_path)) == [".lock", "config.json", "notes.txt"]
     assert run_folder.load_config(tmp_path)["config"] == {"seed": 2}
+
+
+def test_overwrite_spares_a_run_that_another_process_writes(tmp_path):
+    run_folder.create(tmp_path, {"seed": 1})
+    (tmp_path / "metrics.jsonl").write_text("{}\n")
+    before = contents(tmp_path)
+    with (
+        run_folder.held(tmp_path),
+        pytest.raises(UserError, match="another process is writing this run"),
+    ):
+        run_folder.create(tmp_path, {"seed": 2}, overwrite=True)
+    assert contents(tmp_path) == before | {Path(".lock"): b""}
+
+
+def test_a_run_is_held_from_before_its_first_file_to_its_end(tmp_path):
+    with run_folder.created(tmp_path / "run", {}) as folder:
+        assert run_folder.is_held(folder)
+    assert not run_folder.is_held(folder)
+
+
+def test_what_came_of_the_old_run_is_removed_with_it(tmp_path):
+    for name in run_folder.RESULTS:
+        (tmp_path / name).write_text("kept: no run of ours wrote it here")
+    run_folder.create(tmp_path, {}, overwrite=True)
+    assert {*os.listdir(tmp_path)} == {".lock", "config.json", *run_folder.RESULTS}
+    run_folder.create(tmp_path, {}, overwrite=True)
+    assert sorted(os.listdir(tmp_path)) == [".lock", "config.json"]
+
+
+def test_an_error_of_the_users_code_is_not_one_of_the_folder(tmp_path):
+    with (
+        pytest.raises(FileNotFoundError, match="level 3"),
+        run_folder.held(tmp_path),
+    ):
+        raise FileNotFoundError("level 3")
 
 
 @pytest.mark.parametrize("config", ["{}", "[]", "{", '{"model": "somebody else\'s"}'])

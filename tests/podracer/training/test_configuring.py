@@ -193,6 +193,15 @@ def test_a_bad_file_is_one_line(here, text, line):
     assert line in str(error.value) and "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["a.json", "a.yaml"])
+def test_a_file_nested_too_deep_is_one_line(here, name):
+    (here / name).write_text("[" * 100_000 + "]" * 100_000)
+    with pytest.raises(
+        UserError, match=rf"--config {name}: cannot be read: .*recursion"
+    ):
+        configure("anakin", "--config", name)
+
+
 MODULES = {
     "steals": "open('stolen', 'w').close()\nclass Config: ...\ndef make_agent(): ...",
 }

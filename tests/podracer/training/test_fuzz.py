@@ -17,10 +17,9 @@ import anakin.__main__ as anakin_command
 import anakin.population
 import sebulba
 import sebulba.__main__ as sebulba_command
-from podracer import command
+from podracer import command, errors
 from podracer.agents import from_flags
 from podracer.agents.presets import PRESETS
-from podracer.training import flags
 from tests.environments import HostCounter
 
 COMMANDS = {"anakin": anakin_command, "sebulba": sebulba_command}
@@ -155,6 +154,6 @@ def test_any_folder_is_one_line(program, folder, verb):
 
 
 def test_a_seed_that_jax_takes_is_taken():
-    flags.check_seed(flags.MOST_SEED)
+    errors.check_seed(errors.MOST_SEED)
     with pytest.raises(ValueError, match="seed is 4294967295 to 4294967296"):
-        flags.check_seed(flags.MOST_SEED, 2)
+        errors.check_seed(errors.MOST_SEED, 2)
