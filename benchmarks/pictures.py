@@ -1,9 +1,9 @@
-"""The README's pictures: the two architectures, and an agent while it learns.
+"""The pictures of README and tour: architectures, a trajectory, an agent while it learns.
 
     python -m benchmarks.pictures [--out docs/pictures]
 
-`architectures.png` is a drawing. `learning.gif` shows, side by side, an episode of a policy
-before its training, on the way and at the end.
+`architectures.png` and `trajectory.png` are drawings. `learning.gif` shows, side by side, an
+episode of a policy before its training, on the way and at the end.
 """
 
 import dataclasses
@@ -60,12 +60,14 @@ def box(axes: Axes, place: tuple, size: tuple, text: str, color: str) -> None:
     axes.text(*middle, text, ha="center", va="center", color="white", zorder=3)
 
 
-def frame(axes: Axes, place: tuple, size: tuple, text: str) -> None:
+def frame(
+    axes: Axes, place: tuple, size: tuple, text: str = "", color: str = "#f3f3f5"
+) -> None:
     """What encloses parts, with a title at its upper edge."""
     style = "round,pad=0,rounding_size=0.15"
     axes.add_patch(
         FancyBboxPatch(
-            place, *size, boxstyle=style, facecolor="#f3f3f5", edgecolor="#9a9aa2"
+            place, *size, boxstyle=style, facecolor=color, edgecolor="#9a9aa2"
         )
     )
     x, y = place[0] + size[0] / 2, place[1] + size[1] - 0.1
@@ -149,6 +151,29 @@ def architectures() -> Picture:
     return picture
 
 
+def trajectory() -> Picture:
+    """Four steps, in which an episode ends; the next trajectory begins with the last one."""
+    picture = Picture(figsize=(8, 2.6), dpi=110, layout="constrained")
+    axes = picture.subplots()
+    axes.set(xlim=(-0.1, 10.6), ylim=(0.1, 3.4), aspect="equal")
+    axes.axis("off")
+    frame(axes, (0.0, 0.4), (9.3, 2.9), "trajectory")
+    for t, kind in enumerate(("MID", "MID", "LAST", "FIRST", "MID")):
+        x = 0.2 + 1.9 * t
+        box(axes, (x, 0.6), (1.3, 0.75), f"timestep {t}\n{kind}", ENVIRONMENT)
+        if t == 4:
+            break
+        box(axes, (x + 0.55, 2.0), (1.3, 0.6), f"output {t}", ACTOR)
+        arrow(axes, (x + 0.65, 1.35), (x + 0.95, 2.0))
+        if kind == "LAST":
+            axes.text(x + 1.6, 1.45, "void", ha="center", fontsize=8, color="#33333a")
+        else:
+            arrow(axes, (x + 1.45, 2.0), (x + 2.2, 1.35))
+    frame(axes, (7.6, 0.2), (2.9, 1.5), color="none")
+    axes.text(9.85, 0.98, "next\ntrajectory ...", ha="center", va="center", fontsize=8)
+    return picture
+
+
 def episodes(config: Config) -> list[tuple[float, list[Shot]]]:
     """[(environment steps, pictures of an episode)], one for each of `config.shown`."""
     environment = envs_jax.make(config.env)
@@ -187,9 +212,10 @@ def side_by_side(films: list[list[Shot]]) -> list[Shot]:
 
 
 def main(config: Config) -> None:
-    """Draws both."""
+    """Draws all."""
     config.out.mkdir(parents=True, exist_ok=True)
     architectures().savefig(config.out / "architectures.png")
+    trajectory().savefig(config.out / "trajectory.png")
     found = episodes(config)
     together = side_by_side([film for _, film in found])
     with atomic(config.out / "learning.gif") as path:

@@ -144,6 +144,16 @@ def test_the_examples_of_runs_follow_one_another(tmp_path):
     assert (tmp_path / "runs" / "mine" / "curve.png").exists()
 
 
+def test_the_loop_of_the_tour_runs(tmp_path):
+    text = (ROOT / "docs" / "tour.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    losses = [
+        float(line.split()[1])
+        for line in python("-c", code, folder=tmp_path).splitlines()
+    ]
+    assert len(losses) == 3 == len({*losses})
+
+
 def test_the_example_of_an_update_rule_trains(tmp_path):
     text = (ROOT / "docs" / "update-rules.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
