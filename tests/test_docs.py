@@ -1,4 +1,4 @@
-"""The examples of docs/environments.md, runs.md and update-rules.md run; pages are whole.
+"""The examples of the pages run; the pages are whole.
 
 `make docs` checks the site that is built from them.
 """
@@ -22,8 +22,9 @@ from podracer.runs import sinks
 from sebulba.command.flags import Train as SebulbaTrain
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "environments.md"
-TEXT = PAGE.read_text()
+TEXTS = [
+    (ROOT / "docs" / name).read_text() for name in ("environments.md", "interface.md")
+]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 AT_ROOT = sorted(ROOT.glob("*.md"))
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -39,8 +40,9 @@ MISREAD = {
 # (the heading above, the module that the example needs if any, its code)
 EXAMPLE = re.compile(r"(?:<!-- needs (\w+) -->\n)?```python\n(.*?)```", re.DOTALL)
 EXAMPLES = [
-    (re.findall(r"^#+ (.*)", TEXT[: match.start()], re.MULTILINE)[-1], *match.groups())
-    for match in EXAMPLE.finditer(TEXT)
+    (re.findall(r"^#+ (.*)", text[: match.start()], re.MULTILINE)[-1], *match.groups())
+    for text in TEXTS
+    for match in EXAMPLE.finditer(text)
 ]
 
 
