@@ -165,37 +165,33 @@ def test_the_command_keeps_a_folder_of_each(tmp_path):
     assert [x.folder.name for x in listing.find([tmp_path])] == ["seed-3", "seed-4"]
 
 
+def keep_nothing(folder, seeds, overwrite=False):
+    """What `members.keep` does in a folder before anything is trained."""
+    config = command.Train(ppo.Config(), None, seeds=seeds)
+    keep = dataclasses.replace(config.keep, run=folder, overwrite=overwrite)
+    members.keep(
+        lambda stopped: (x for x in ()),
+        population.member,
+        members.choose(config),
+        dataclasses.replace(config, keep=keep),
+        agent="ppo",
+        env="catch",
+    )
+
+
 def test_a_run_in_the_way_costs_no_other(tmp_path):
-    config = command.Train(ppo.Config(), None, seeds=3)
-    keep = dataclasses.replace(config.keep, run=tmp_path)
     (tmp_path / "seed-2").mkdir()
     (tmp_path / "seed-2" / "metrics.jsonl").touch()
     with pytest.raises(UserError, match="seed-2"):
-        members.keep(
-            lambda stopped: (x for x in ()),
-            population.member,
-            members.choose(config),
-            dataclasses.replace(config, keep=keep),
-            agent="ppo",
-            env="catch",
-        )
+        keep_nothing(tmp_path, seeds=3)
     assert [x.name for x in tmp_path.iterdir()] == ["seed-2"]
 
 
 def test_a_folder_that_is_a_run_does_not_hold_others(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "curve.png").write_text("of the run")
-    config = command.Train(ppo.Config(), None, seeds=2)
-    keep = dataclasses.replace(config.keep, run=tmp_path, overwrite=True)
     with pytest.raises(UserError, match="is a run itself; choose another folder"):
-        members.keep(
-            lambda stopped: (x for x in ()),
-            population.member,
-            members.choose(config),
-            dataclasses.replace(config, keep=keep),
-            agent="ppo",
-            env="catch",
-        )
+        keep_nothing(tmp_path, seeds=2, overwrite=True)
     assert {x.name for x in tmp_path.iterdir()} == {"config.json", "curve.png"}
 
 
