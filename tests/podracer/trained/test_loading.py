@@ -1,5 +1,6 @@
 """Trained agents, out of their run folders: acting, evaluation, pictures, export."""
 
+import dataclasses
 import json
 import shutil
 
@@ -208,6 +209,18 @@ def test_each_environment_plays_its_share():
     assert found.finished.all()
     cut = sebulba.evaluate(agent, params, HostCounter(1), episodes=9, max_steps=3)
     assert cut.episode_length.tolist() == [3] and not cut.finished.any()
+
+
+def test_an_environment_without_a_hash_is_evaluated():
+    """As it is trained in: a dataclass that is not frozen, or has an array, has none."""
+
+    @dataclasses.dataclass(eq=True)
+    class Plain:
+        environment: Counter
+        __getattr__ = lambda self, name: getattr(self.environment, name)
+
+    found = anakin.evaluate(*counting_agent(), Plain(Counter()), episodes=2)
+    assert found.episode_length.tolist() == [5, 5]
 
 
 def test_the_interval_is_of_the_mean():
