@@ -263,6 +263,18 @@ def test_episodes_as_a_film(catch, tmp_path, capsys):
             anakin.film(*counting_agent(), counter)
 
 
+def test_a_film_of_a_wrapped_environment():
+    class Drawn(Counter):
+        def render(self, state):
+            return jnp.full((4, 4, 3), state, jnp.uint8)
+
+    class Own(envs_jax.Wrapper):
+        pass
+
+    film = anakin.film(*counting_agent(), Own(envs_jax.TimeLimit(Drawn(), 3)))
+    assert [frame.picture.max() for frame in film.frames] == [0, 1, 2, 3]
+
+
 def test_a_game_as_a_film(pong, tmp_path, capsys):
     out = tmp_path / "pong.gif"
     sebulba_command.render([str(pong), str(out), "--max-steps", "5"])
