@@ -38,7 +38,12 @@ def evaluate(
       greedy: act without exploration.
       max_steps: environment steps after which an episode is abandoned.
     """
-    run = _make_run(agent, environment, episodes, greedy, max_steps)
+    make_run = _make_run
+    try:
+        hash(environment)
+    except TypeError:  # its program cannot be remembered
+        make_run = _make_run.__wrapped__
+    run = make_run(agent, environment, episodes, greedy, max_steps)
     count = jax.device_get(run(actor_params, jax.random.key(seed)))
     return Evaluation(
         count.episode_return, count.episode_length, count.finished.astype(bool)

@@ -18,7 +18,7 @@ from envs_jax.environment import Environment
 from envs_jax.wrappers import batched
 from podracer import parallel
 from podracer.agent import Agent
-from podracer.errors import UserError, check_at_least_one
+from podracer.errors import UserError, check_at_least_one, check_seed
 from podracer.metrics import tally
 from podracer.parallel import cpu
 
@@ -58,6 +58,14 @@ def train(
       FloatingPointError: a metric of a run is not finite; names the run.
     """
     mesh = parallel.make_mesh(cores)
+    for seed in seeds:
+        check_seed(seed)
+    for name, x in (numbers or {}).items():
+        if np.shape(x) != (len(seeds),):
+            raise UserError(
+                f"numbers[{name!r}] is {x}; it must have one number for each of the "
+                f"{len(seeds)} seeds"
+            )
     check_shares(len(seeds), mesh.size)
     cpu.check_threads(mesh.local_devices)
     check(environment, batch_size, unroll_length, total_steps, 1, reset_pool)

@@ -30,6 +30,10 @@ class Wrapper:
     def action_spec(self) -> Any:
         return self.environment.action_spec()
 
+    def render(self, state: Any) -> jax.Array:
+        """The inner environment's picture, uint8 [H, W, 3]."""
+        return self.environment.render(state)
+
 
 class TimeLimitState(NamedTuple):
     inner: Any
@@ -85,6 +89,10 @@ class AutoReset(Wrapper):
             lambda: self.environment.step(key, state.inner, action),
         )
         return AutoResetState(inner, timestep.last()), timestep
+
+    def render(self, state: AutoResetState) -> jax.Array:
+        """The inner environment's picture, uint8 [H, W, 3]."""
+        return self.environment.render(state.inner)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -57,7 +57,7 @@ def collect(state: Episodes) -> tuple[Episodes, Sums]:
     """The state with its sums reset, and the sums since the last call."""
     sums = Sums(
         *(
-            jnp.sum(x).astype(jnp.float32)
+            jnp.sum(x, dtype=jnp.float32)  # many environments' steps exceed int32
             for x in (state.finished, state.return_sum, state.length_sum)
         )
     )

@@ -8,9 +8,11 @@ from collections.abc import Callable
 import dm_env
 import jax
 import jax.numpy as jnp
+import numpy as np
 from dm_env import specs
 
 from podracer.agent import Agent, PyTree, Trajectory, with_last
+from podracer.errors import UserError
 
 
 def stack_frames(agent: Agent, num_frames: int, frame_spec: specs.Array) -> Agent:
@@ -25,6 +27,8 @@ def stack_frames(agent: Agent, num_frames: int, frame_spec: specs.Array) -> Agen
       num_frames: number of frames in a stack.
       frame_spec: the environment's own observation_spec, [..., C].
     """
+    if num_frames == 1:
+        return agent
     older = num_frames - 1
 
     def initial(batch_size: int) -> jax.Array:
@@ -42,9 +46,25 @@ def stack_frames(agent: Agent, num_frames: int, frame_spec: specs.Array) -> Agen
 
 
 def stacked_spec(frame_spec: specs.Array, num_frames: int) -> specs.Array:
-    """The spec of `num_frames` frames, concatenated along the last axis."""
+    """The spec of `num_frames` frames, concatenated along the last axis.
+
+    Raises UserError for anything but one array with an axis.
+    """
+    if not getattr(frame_spec, "shape", ()):
+        raise UserError(
+            f"frame_stack is {num_frames}, for observations of one array with at least one "
+            "axis, which this environment's are not: leave it at 1"
+        )
     *shape, channels = frame_spec.shape
-    return frame_spec.replace(shape=(*shape, num_frames * channels))
+    bounds = {}
+    if isinstance(frame_spec, specs.BoundedArray):
+        for name in ("minimum", "maximum"):
+            bound = getattr(frame_spec, name)
+            if bound.ndim:  # of each element, or of each channel
+                bounds[name] = np.concatenate(
+                    [np.broadcast_to(bound, frame_spec.shape)] * num_frames, axis=-1
+                )
+    return frame_spec.replace(shape=(*shape, num_frames * channels), **bounds)
 
 
 def observe_last_action(agent: Agent, action_spec: specs.Array) -> Agent:

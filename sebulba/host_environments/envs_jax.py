@@ -68,7 +68,9 @@ class JaxEnvironment:
         self._device = jax.local_devices(backend="cpu")[0]
         seeds = np.arange(seed, seed + batch_size, dtype=np.uint32)
         with jax.default_device(self._device):
-            self._keys = jax.vmap(jax.random.key)(seeds)
+            keys = jax.vmap(jax.random.key)(seeds)
+        # Committed: otherwise the programs would run on the default device, a GPU or TPU.
+        self._keys = jax.device_put(keys, self._device)
         self._count = 0
 
     def reset(self) -> dm_env.TimeStep:

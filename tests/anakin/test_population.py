@@ -127,6 +127,22 @@ def test_what_cannot_differ_is_refused():
         population.train(maker(), Counter(), seeds=[0, 1, 2], cores=2, **SIZES)
 
 
+@pytest.mark.parametrize(
+    ("runs", "line"),
+    [
+        ({"seeds": [0, -1]}, "seed is -1; it must be from 0"),
+        ({"seeds": [0, 2**32]}, "seed is 4294967296; it must be from 0"),
+        (
+            {"seeds": [0, 1], "numbers": {"learning_rate": [0.1]}},
+            "must have one number for each of the 2 seeds",
+        ),
+    ],
+)
+def test_impossible_runs_are_one_line(runs, line):
+    with pytest.raises(UserError, match=line):
+        population.train(maker(), Counter(), cores=1, **SIZES, **runs)
+
+
 def test_cores_that_would_wait_for_ever_are_refused(monkeypatch):
     monkeypatch.setenv(cpu.THREADS, "3")
     with pytest.raises(UserError, match="use cores=1, or set PJRT_NPROC=4"):

@@ -49,6 +49,8 @@ class Config:
 
     def __post_init__(self):
         check_range("port", self.port, 0, 65535)
+        # They count up from here, and environments take them as integers of 32 bits.
+        check_range("seed", self.seed, 0, 2**30)
         check_range("environments", self.environments, 1, 10_000)
         check_range("message_megabytes", self.message_megabytes, 1, 2_047)
         check_pair(self)

@@ -46,3 +46,9 @@ def test_a_running_episode_survives_a_count():
     _, metrics = collect(episodes.step(state, last))
     assert float(metrics["episode_return"]) == 3
     assert float(metrics["episode_length"]) == 3
+
+
+def test_more_steps_than_an_int32_counts():
+    state = episodes.initial_state(4)._replace(length_sum=jnp.full(4, 2**30))
+    _, sums = episodes.collect(state)
+    assert float(sums.length_sum) == 2**32

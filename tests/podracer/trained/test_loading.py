@@ -1,5 +1,6 @@
 """Trained agents, out of their run folders: acting, evaluation, pictures, export."""
 
+import dataclasses
 import json
 import shutil
 
@@ -210,6 +211,18 @@ def test_each_environment_plays_its_share():
     assert cut.episode_length.tolist() == [3] and not cut.finished.any()
 
 
+def test_an_environment_without_a_hash_is_evaluated():
+    """As it is trained in: a dataclass that is not frozen, or has an array, has none."""
+
+    @dataclasses.dataclass(eq=True)
+    class Plain:
+        environment: Counter
+        __getattr__ = lambda self, name: getattr(self.environment, name)
+
+    found = anakin.evaluate(*counting_agent(), Plain(Counter()), episodes=2)
+    assert found.episode_length.tolist() == [5, 5]
+
+
 def test_the_interval_is_of_the_mean():
     random = np.random.default_rng(1)
     covered = 0
@@ -248,6 +261,18 @@ def test_episodes_as_a_film(catch, tmp_path, capsys):
     for counter in (Counter(), envs_jax.TimeLimit(Counter(), 3)):
         with pytest.raises(ValueError, match="Counter has no pictures"):
             anakin.film(*counting_agent(), counter)
+
+
+def test_a_film_of_a_wrapped_environment():
+    class Drawn(Counter):
+        def render(self, state):
+            return jnp.full((4, 4, 3), state, jnp.uint8)
+
+    class Own(envs_jax.Wrapper):
+        pass
+
+    film = anakin.film(*counting_agent(), Own(envs_jax.TimeLimit(Drawn(), 3)))
+    assert [frame.picture.max() for frame in film.frames] == [0, 1, 2, 3]
 
 
 def test_a_game_as_a_film(pong, tmp_path, capsys):

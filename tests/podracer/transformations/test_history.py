@@ -8,6 +8,7 @@ from dm_env import specs
 
 from podracer import transformations
 from podracer.agent import ActorOutput, Agent, LearnerState, Trajectory
+from podracer.errors import UserError
 from tests.environments import rows
 
 pytestmark = pytest.mark.core
@@ -80,6 +81,28 @@ def test_acting_and_learning_see_the_same_stacks():
 
 def test_stacked_spec():
     assert transformations.stacked_spec(FRAME, 4).shape == (2, 2, 4)
+
+
+def test_bounds_of_each_element_are_stacked_too():
+    spec = specs.BoundedArray((2, 3), np.float32, [-1, -2, -3], np.ones((2, 3)))
+    stacked = transformations.stacked_spec(spec, 2)
+    assert stacked.shape == (2, 6)
+    np.testing.assert_array_equal(stacked.minimum, [[-1, -2, -3] * 2] * 2)
+    np.testing.assert_array_equal(stacked.maximum, np.ones((2, 6)))
+
+
+@pytest.mark.parametrize("spec", [specs.DiscreteArray(3), {"frame": FRAME}])
+def test_what_cannot_be_stacked_is_one_line(spec):
+    with pytest.raises(UserError, match="frame_stack is 4, for observations of one"):
+        transformations.stacked_spec(spec, 4)
+
+
+def test_a_stack_of_one_is_the_frame():
+    agent = transformations.stack_frames(observer(), 1, FRAME)
+    timestep = rows(some_timesteps([FIRST]), 0)
+    state = agent.initial_actor_state(2)
+    _, output = agent.actor_step(jnp.zeros(2), (), state, timestep)
+    np.testing.assert_array_equal(output.extras, timestep.observation)
 
 
 def test_the_last_action_is_the_one_that_was_taken():

@@ -1,6 +1,7 @@
 """JAX environments on the host: episodes, seeds and continuous actions."""
 
 import dm_env
+import jax
 import numpy as np
 import pytest
 
@@ -25,6 +26,16 @@ def test_a_jax_environment_on_the_host():
     np.testing.assert_array_equal(timesteps.reward, again.reward)
     other = interact(make("jax:catch", rows=4, seed=1), 11)
     assert (np.stack(other.observation) != np.stack(again.observation)).any()
+
+
+def test_it_steps_on_the_cpu_whatever_the_default_device():
+    first, other = jax.local_devices(backend="cpu")[:2]
+    with jax.default_device(other):  # as a GPU or TPU is
+        environment = make("jax:catch", rows=4)
+        for steps in (environment.reset, lambda: environment.step(np.zeros(4, int))):
+            steps()
+            state = environment.snapshot()[-1]
+            assert {first} == jax.tree.leaves(state)[0].devices()
 
 
 def test_a_jax_environment_depends_on_its_seed_alone():

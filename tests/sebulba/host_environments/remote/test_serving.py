@@ -200,3 +200,9 @@ def test_a_lie_ends_the_run_in_one_line(closing):
             UserError, match=r"^grpc://.*observation\[0\] is 2, outside"
         ):
             environment.step(np.zeros(1, int))
+
+
+@pytest.mark.parametrize("seed", [-1, 2**31])
+def test_a_seed_that_environments_cannot_take(seed):
+    with pytest.raises(UserError, match=f"seed is {seed}; it must be from 0"):
+        serving.Config(seed=seed)
