@@ -83,7 +83,7 @@ def record(
       wandb: project of Weights & Biases that is sent the metrics too.
       quiet: print nothing but errors.
       agent_name: for lists and plots; default: the module of the agent.
-      env_name: likewise; default: the class of the environment.
+      env_name: likewise; default: the class of the environment inside its wrappers.
       **options: of `train`: batch_size, unroll_length, ...
 
     Raises:
@@ -211,5 +211,8 @@ def _module(agent: Agent) -> str:
 
 
 def _name(environment: Any) -> str:
+    # Of what a wrapper such as envs_jax.TimeLimit is around.
+    while hasattr(inner := getattr(environment, "environment", None), "action_spec"):
+        environment = inner
     name = getattr(environment, "__name__", type(environment).__name__).lower()
     return name if name.isidentifier() else "environment"
