@@ -187,6 +187,26 @@ def test_what_it_refuses(tmp_path, agent, whole):
     assert sorted(whole.rglob("*")) == before
 
 
+def test_numbers_may_be_numpys(tmp_path):
+    def train(agent, environment, **options):
+        yield from ()
+
+    for _ in podracer.record(
+        train,
+        None,
+        Sides(),
+        total_steps=np.int64(9),
+        seed=np.int64(3),
+        batch_size=np.int64(4),
+        run=tmp_path,
+        agent_name="none",
+    ):
+        pass
+    config = run_folder.load_config(tmp_path)["config"]["train"]  # not damaged
+    assert (config["total_steps"], config["seed"]) == (9, 3)
+    assert config["options"] == {"batch_size": 4}
+
+
 def test_wrappers_do_not_hide_the_environments_name(tmp_path, agent):
     recorded = podracer.record(
         anakin.train,
