@@ -1,10 +1,13 @@
 """`podracer`: what it says of itself, and of no runs."""
 
+from pathlib import Path
+
 import pytest
 
 import podracer.__main__ as command
 from podracer.command import dispatch
 from podracer.errors import UserError
+from podracer.files import atomic
 
 
 def test_no_runs_yet(tmp_path, monkeypatch, capsys):
@@ -30,3 +33,10 @@ def test_help_says_what_every_command_does(capsys):
     lines = [x for x in capsys.readouterr().out.splitlines() if x.startswith("  ")]
     assert [x.split()[0] for x in lines] == [*command.COMMANDS, *command.launch.PLACES]
     assert all(len(x.split()) > 3 for x in lines)
+
+
+@pytest.mark.parametrize("path", [".", "/"])
+def test_a_folder_is_no_file_to_write(path):
+    line = "cannot write: a folder; name a file"
+    with pytest.raises(UserError, match=line), atomic(Path(path)):
+        pass
