@@ -1,5 +1,8 @@
 """`podracer`: what it says of itself, and of no runs."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,3 +43,29 @@ def test_a_folder_is_no_file_to_write(path):
     line = "cannot write: a folder; name a file"
     with pytest.raises(UserError, match=line), atomic(Path(path)):
         pass
+
+
+def piped(line, **variables):
+    """What a command in a shell says."""
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f"{sys.executable} -m podracer {line}"],
+        env=os.environ | {"PYTHONPATH": os.getcwd()} | variables,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_nobody_has_to_read_the_output():
+    done = piped("--help | true")
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_letters_that_the_output_cannot_have(tmp_path):
+    folder = tmp_path / "läuft"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    done = piped(f"runs {tmp_path}", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "l\\xe4uft" in done.stdout
