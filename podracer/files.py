@@ -10,7 +10,12 @@ from podracer.errors import UserError
 
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """A temporary path, renamed to `path` at the end, or removed after an error."""
+    """A temporary path, renamed to `path` at the end, or removed after an error.
+
+    Raises UserError if it cannot write.
+    """
+    if not path.name:  # "." or "/"
+        raise UserError(f"{path}: cannot write: a folder; name a file in it")
     temporary = path.with_name(f".{path.name}.tmp")
     with writing(path):
         try:

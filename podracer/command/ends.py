@@ -2,7 +2,9 @@
 
 import contextlib
 import inspect
+import io
 import os
+import select
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -40,8 +42,9 @@ def exits(program: str) -> Iterator[None]:
     """Ends a command with one line on stderr and an exit code; also a decorator.
 
     UserError is 2, FloatingPointError (a run that is no longer finite) 1, Ctrl-C 130,
-    SIGTERM 143. The other hosts of a run end too, see `parallel.watch`. Modules in the
-    current folder can be imported, as with `python -m`.
+    SIGTERM 143, and 141 without a line where nobody reads the output any more (`| head`).
+    The other hosts of a run end too, see `parallel.watch`. Modules in the current folder
+    can be imported, as with `python -m`.
     """
 
     def terminated(*_) -> None:
@@ -49,8 +52,13 @@ def exits(program: str) -> Iterator[None]:
 
     signal.signal(signal.SIGTERM, terminated)
     _import_from_here()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a path may have any letters
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        yield
+        try:
+            yield
+        finally:
+            print(end="", flush=True)  # where nobody reads, this is the place to know
     except UserError as error:
         line, code = f"error: {error}", 2
     except FloatingPointError as error:
@@ -60,12 +68,26 @@ def exits(program: str) -> Iterator[None]:
     except SystemExit as end:
         watch.leave(end.code, "terminated")
         raise
+    except BrokenPipeError:
+        if _is_read():  # then it was another pipe
+            raise
+        # Python flushes what is left when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        watch.leave(128 + signal.SIGPIPE, "nobody reads the output")
+        sys.exit(128 + signal.SIGPIPE)
     else:
         return
     line = f"{program}: {' '.join(line.split())}"
     print(line, file=sys.stderr)
     watch.leave(code, line)
     sys.exit(code)
+
+
+def _is_read() -> bool:
+    """Whether stdout is no pipe that its reader has closed."""
+    ends = select.poll()
+    ends.register(sys.stdout, 0)  # for errors alone
+    return not ends.poll(0)
 
 
 def _import_from_here() -> None:

@@ -187,7 +187,9 @@ def _explain(token: str, argv: Sequence[str], flags: Sequence[str]) -> str:
 def _flags(config: Any, prefix: str = "--") -> Iterator[str]:
     """The flags of a dataclass, as tyro names them."""
     for field in dataclasses.fields(config):
-        value, name = getattr(config, field.name), field.name.replace("_", "-")
+        value, word = getattr(config, field.name), field.name.rstrip("_")
+        # As in `lambda_`, whose last underscore tyro keeps.
+        name = word.replace("_", "-") + field.name[len(word) :]
         if field.type == Flat[type(value)]:
             yield from _flags(value, prefix)
         elif dataclasses.is_dataclass(value):

@@ -70,7 +70,11 @@ def _variables(address: str, config: Config, number: int) -> list[str]:
 def _together(steps: Sequence[Step]) -> int:
     processes = [
         subprocess.Popen(
-            step.argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            step.argv,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",  # a program may write any bytes
         )
         for step in steps
     ]

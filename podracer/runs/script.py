@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from podracer.agent import Agent
 from podracer.checkpoints import found
@@ -83,7 +84,7 @@ def record(
       wandb: project of Weights & Biases that is sent the metrics too.
       quiet: print nothing but errors.
       agent_name: for lists and plots; default: the module of the agent.
-      env_name: likewise; default: the class of the environment.
+      env_name: likewise; default: the class of the environment inside its wrappers.
       **options: of `train`: batch_size, unroll_length, ...
 
     Raises:
@@ -97,11 +98,12 @@ def record(
     if resume and run is None:
         raise UserError("resume is set but run is not: name the folder of the run")
     keep = _keep(run, resume, overwrite)
+    plain = {name: _plain(value) for name, value in options.items()}
     config = Config(
         script=_script(),
-        total_steps=total_steps,
-        seed=seed,
-        options={x: v for x, v in options.items() if isinstance(v, PLAIN)},
+        total_steps=_plain(total_steps),
+        seed=_plain(seed),
+        options={x: v for x, v in plain.items() if isinstance(v, PLAIN)},
         keep=dataclasses.replace(
             keep,
             checkpoint=Checkpoint(
@@ -138,6 +140,11 @@ def record(
         env=env_name or _name(environment),
         specs=specs,
     )
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers as Python's, which JSON has: a seed may come from np.arange."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _recorded(start: Callable, config: Config, play: Callable, **about: Any):
@@ -211,5 +218,8 @@ def _module(agent: Agent) -> str:
 
 
 def _name(environment: Any) -> str:
+    # Of what a wrapper such as envs_jax.TimeLimit is around.
+    while hasattr(inner := getattr(environment, "environment", None), "action_spec"):
+        environment = inner
     name = getattr(environment, "__name__", type(environment).__name__).lower()
     return name if name.isidentifier() else "environment"

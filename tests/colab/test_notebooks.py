@@ -1,6 +1,8 @@
 """The notebooks run from top to bottom, show what they did, and implement no machinery."""
 
 import ast
+import builtins
+import dis
 import json
 import os
 import re
@@ -8,7 +10,7 @@ import sys
 import tomllib
 from code import InteractiveInterpreter
 from pathlib import Path
-from types import SimpleNamespace
+from types import CodeType, SimpleNamespace
 
 import jax
 import nbformat
@@ -79,6 +81,31 @@ def test_it_runs(path, tmp_path, monkeypatch):
     client.execute(cleanup_kc=True)
     for before, after in zip(code_cells(committed), code_cells(run)):
         assert kinds(before) == kinds(after)
+
+
+def names(code, operation):
+    """The names that code, with the functions in it, loads or stores."""
+    yield from (
+        x.argval
+        for x in dis.get_instructions(code)
+        if x.opname in (f"{operation}_NAME", f"{operation}_GLOBAL")
+    )
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from names(inner, operation)
+
+
+@pytest.mark.parametrize("name", ["def reinforce", "class Landing"])
+def test_its_cell_can_be_saved(name):
+    """As a module, below the imports that the last cell names."""
+    notebook = nbformat.read(ROOT / "colab" / "agents.ipynb", as_version=4)
+    imports = re.findall("`(import .+?)`", notebook.cells[-1].source)
+    (cell,) = [x for x in code_cells(notebook) if name in x.source]
+    source = "\n".join([*imports, cell.source])
+    code = compile(source, name, "exec")
+    known = {*names(code, "STORE"), *dir(builtins), "__name__", "__annotations__"}
+    assert {*names(code, "LOAD")} <= known
+    assert ("    time_limit: int" in source) == ("class Landing" in name)
 
 
 @each

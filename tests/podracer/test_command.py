@@ -37,6 +37,7 @@ class Impala:
 class Ppo:
     epochs: int = 4
     """passes over a trajectory"""
+    lambda_: float = 0.95
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,6 +135,10 @@ def test_a_name_brings_its_fields_and_defaults():
             "--agent ppo --agent.decay",
             "--agent.decay: no such flag; ",
             "--agent.epochs",
+        ),
+        (
+            "--agent ppo --agent.lambd 1",
+            "--agent.lambd: no such flag; did you mean '--agent.lambda_'?",
         ),
         ("--presets large", "--presets: no such flag; did you mean '--preset'?"),
         ("-x", "-x: no such flag"),

@@ -1,10 +1,16 @@
 """`podracer`: what it says of itself, and of no runs."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 import podracer.__main__ as command
 from podracer.command import dispatch
 from podracer.errors import UserError
+from podracer.files import atomic
 
 
 def test_no_runs_yet(tmp_path, monkeypatch, capsys):
@@ -30,3 +36,36 @@ def test_help_says_what_every_command_does(capsys):
     lines = [x for x in capsys.readouterr().out.splitlines() if x.startswith("  ")]
     assert [x.split()[0] for x in lines] == [*command.COMMANDS, *command.launch.PLACES]
     assert all(len(x.split()) > 3 for x in lines)
+
+
+@pytest.mark.parametrize("path", [".", "/"])
+def test_a_folder_is_no_file_to_write(path):
+    line = "cannot write: a folder; name a file"
+    with pytest.raises(UserError, match=line), atomic(Path(path)):
+        pass
+
+
+def piped(line, **variables):
+    """What a command in a shell says."""
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f"{sys.executable} -m podracer {line}"],
+        env=os.environ | {"PYTHONPATH": os.getcwd()} | variables,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_nobody_has_to_read_the_output():
+    done = piped("--help | true")
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_letters_that_the_output_cannot_have(tmp_path):
+    folder = tmp_path / "läuft"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    done = piped(f"runs {tmp_path}", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "l\\xe4uft" in done.stdout

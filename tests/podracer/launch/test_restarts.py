@@ -190,3 +190,11 @@ def bash(text, variables):
         timeout=fakes.KILL,
         check=False,
     ).stdout
+
+
+def test_a_program_may_write_any_bytes(tmp_path):
+    """More of them than a pipe holds: a launcher that stops to read would hang."""
+    write = r"import os; [os.write(1, b'caf\xe9\n' * 1_000) for _ in range(20)]"
+    done = launched(tmp_path, "1", "--", sys.executable, "-c", write)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == 20_000 * "[0] caf\ufffd\n"

@@ -14,6 +14,7 @@ import pytest
 
 import anakin
 import anakin.__main__ as anakin_command
+import envs_jax
 import podracer
 import podracer.__main__ as command
 import sebulba
@@ -184,6 +185,41 @@ def test_what_it_refuses(tmp_path, agent, whole):
         with pytest.raises(UserError, match=line):
             train(agent, **{"folder": options.pop("run", whole)} | options)
     assert sorted(whole.rglob("*")) == before
+
+
+def test_numbers_may_be_numpys(tmp_path):
+    def train(agent, environment, **options):
+        yield from ()
+
+    for _ in podracer.record(
+        train,
+        None,
+        Sides(),
+        total_steps=np.int64(9),
+        seed=np.int64(3),
+        batch_size=np.int64(4),
+        run=tmp_path,
+        agent_name="none",
+    ):
+        pass
+    config = run_folder.load_config(tmp_path)["config"]["train"]  # not damaged
+    assert (config["total_steps"], config["seed"]) == (9, 3)
+    assert config["options"] == {"batch_size": 4}
+
+
+def test_wrappers_do_not_hide_the_environments_name(tmp_path, agent):
+    recorded = podracer.record(
+        anakin.train,
+        agent,
+        envs_jax.TimeLimit(envs_jax.TimeLimit(Sides(), 9), 8),
+        run=tmp_path / "run",
+        quiet=True,
+        **OPTIONS,
+    )
+    next(recorded)
+    recorded.close()
+    config = run_folder.load_config(tmp_path / "run")["config"]
+    assert config["env"] == "sides"
 
 
 def test_it_evaluates_while_it_trains(tmp_path, agent, whole):
