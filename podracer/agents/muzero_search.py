@@ -191,6 +191,8 @@ def plan_muzero(config, key, root, settings, temperature, exploring) -> Found:
         # Relative to the best, or a temperature of 0 would make all of them infinite.
         scores -= scores.max(-1, keepdims=True)
         scores /= jnp.maximum(temperature, TINY)
+        # A high temperature would bring what was never visited, also by a mask, near the rest.
+        scores = jnp.where(summary.visit_probs > 0.0, scores, -jnp.inf)
         action = jax.random.categorical(action_key, scores)
     return Found(action.astype(jnp.int32), summary.visit_probs, summary.value)
 

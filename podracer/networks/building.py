@@ -42,8 +42,13 @@ def with_heads(
 ) -> Network:
     """A network of one branch with the heads `predict(features [T, B, F])`, flax layers.
 
-    Raises UserError as `actor_critic` does for observations.
+    Raises UserError as `actor_critic` does for observations, and for a separate value.
     """
+    if config.separate_value:
+        raise UserError(
+            "separate_value is true, but this network has one torso for all of its heads: "
+            "leave it out"
+        )
     config = with_torso(observation_spec, config)
     return build(observation_spec, config, WithHeads(config, predict))
 

@@ -27,7 +27,8 @@ from podracer.networks.products import dense
 
 POSITIVE: dict[str, tuple[Callable, Callable]] = {  # functions and their inverses
     "exp": (jnp.exp, math.log),
-    "softplus": (jax.nn.softplus, lambda x: math.log(math.expm1(x))),
+    # Not log(expm1(x)), which overflows from 710 on.
+    "softplus": (jax.nn.softplus, lambda x: x + math.log(-math.expm1(-x))),
 }
 
 

@@ -173,6 +173,7 @@ def test_weights_of_other_sizes_are_refused(tmp_path):
         ),
         (SEEN, ACTIONS, lpg.NetworkConfig(table=True), "table is on"),
         (SEEN, ACTIONS, lpg.NetworkConfig(torso="resnet"), "torso is resnet"),
+        (SEEN, ACTIONS, lpg.NetworkConfig(separate_value=True), "separate_value is"),
     ],
 )
 def test_a_network_that_cannot_be_is_one_line(seen, actions, network, line):

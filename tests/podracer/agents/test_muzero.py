@@ -276,8 +276,10 @@ def masked_spec(dtype=bool, size=3):
     }
 
 
-@pytest.mark.parametrize("policy", ["muzero", "gumbel"])
-def test_invalid_actions_are_neither_searched_nor_taken(policy):
+@pytest.mark.parametrize(
+    ("policy", "temperature"), [("muzero", 1.0), ("muzero", 1e6), ("gumbel", 1.0)]
+)
+def test_invalid_actions_are_neither_searched_nor_taken(policy, temperature):
     model = two_steps()
     model = model._replace(
         observation_spec=masked_spec(),
@@ -285,7 +287,9 @@ def test_invalid_actions_are_neither_searched_nor_taken(policy):
     )
     allowed = jnp.array([[True, False, True], [False, False, True], [True, True, True]])
     observation = {"state": jnp.zeros(3), "action_mask": allowed}
-    got = found(model, observation, True, 1.0, policy=policy, num_simulations=16)
+    got = found(
+        model, observation, True, temperature, policy=policy, num_simulations=16
+    )
     assert not np.asarray(got.policy)[~np.asarray(allowed)].any()
     assert np.take_along_axis(
         np.asarray(allowed), np.asarray(got.action)[:, None], 1

@@ -221,3 +221,5 @@ def test_impossible_settings_are_one_line():
         make(pqn.Config(shuffle="transitions"), memory)
     with pytest.raises(UserError, match="layer_norm is true"):
         pqn.NetworkConfig(torso="resnet")
+    with pytest.raises(UserError, match="separate_value is true"):
+        pqn.make_network(*SPECS, pqn.NetworkConfig(separate_value=True))

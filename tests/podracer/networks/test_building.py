@@ -178,6 +178,13 @@ def test_deviations_start_where_they_are_told(mean, deviation, positive):
     assert differs.all() if deviation == "dependent" else not differs.any()
 
 
+@pytest.mark.parametrize("positive", ["exp", "softplus"])
+def test_any_deviation_can_be_the_first(positive):
+    function, inverse = heads.POSITIVE[positive]
+    for deviation in (1e-6, 0.35, 1.0, 1e3):
+        np.testing.assert_allclose(function(inverse(deviation)), deviation, rtol=1e-5)
+
+
 def test_batch_ppos_parameter_counts():
     """Spec B5: 21,002 and 21,001 for Pendulum."""
     network = networks.actor_critic(
