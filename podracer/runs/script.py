@@ -143,7 +143,7 @@ def record(
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's numbers as Python's, which JSON has: a seed may come from np.arange."""
+    """A value of NumPy's as Python's, which JSON has: a seed may come from np.arange."""
     return value.item() if isinstance(value, np.generic) else value
 
 

@@ -187,7 +187,7 @@ def test_what_it_refuses(tmp_path, agent, whole):
     assert sorted(whole.rglob("*")) == before
 
 
-def test_numbers_may_be_numpys(tmp_path):
+def test_values_may_be_numpys(tmp_path):
     def train(agent, environment, **options):
         yield from ()
 
