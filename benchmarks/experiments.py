@@ -111,20 +111,18 @@ MEMORY = tuple(
     )
 )
 
-CONTROL = tuple(  # by the files' names, `cheetah` first
-    Task(
-        group,
-        name,
-        f"sebulba train {agent} mujoco --env {env} {STEPS} 1_000_000{threads}",
-    )
+SB3 = "benchmarks.peers.sb3_mujoco"
+CONTROL = tuple(
+    Task(group, name, f"{agent} --env {env} {STEPS} 1_000_000{threads}")
     for group, env in (
         ("cheetah", "HalfCheetah-v4"),
         ("walker", "Walker2d-v4"),
         ("hopper", "Hopper-v4"),
     )
     for name, agent, threads in (
-        ("PPO", PPO, ""),
-        ("BatchPPO", BATCH_PPO, " --threads-per-core 1"),
+        ("PPO", f"sebulba train {PPO} mujoco", ""),
+        ("BatchPPO", f"sebulba train {BATCH_PPO} mujoco", " --threads-per-core 1"),
+        ("PPO of stable-baselines3", SB3, ""),
     )
 )
 

@@ -52,8 +52,6 @@ class Config:
     """folder for learning.md, records and figures; default: the runs' one"""
     train: bool = True
     """train what has not finished in `out`, rather than only report what has"""
-    beside: tuple[Path, ...] = ()
-    """curves of peers/sb3_halfcheetah.py, drawn with those of cheetah"""
 
     def __post_init__(self):
         groups = dict.fromkeys(task.group for task in TASKS)
@@ -139,18 +137,11 @@ def points(folder: Path) -> np.ndarray:
     return plot.to_points(rows, "steps", "episode_return")
 
 
-def peer(path: Path) -> np.ndarray:
-    """The same of a curve of peers/sb3_halfcheetah.py."""
-    rows = metrics.read(path)
-    return np.array([(row["steps"], row["mean_return"], 1.0) for row in rows])
-
-
 def picture(tasks: list[Task], config: Config) -> plot.Picture:
     """The curves of a group of tasks."""
-    groups = {task.agent: [points(x) for x in folders(config, task)] for task in tasks}
-    if config.beside and tasks[0].group == "cheetah":
-        groups["PPO of stable-baselines3"] = [peer(x) for x in config.beside]
-    return plot.compare(groups)
+    return plot.compare(
+        {task.agent: [points(x) for x in folders(config, task)] for task in tasks}
+    )
 
 
 def folders(config: Config, task: Task) -> list[Path]:

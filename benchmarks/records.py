@@ -21,6 +21,7 @@ from podracer.runs.evaluation import interval
 
 KEPT = Path(__file__).parents[1] / "docs" / "results" / "learning"
 DONE = "done.json"  # in a run's folder: how it was made
+LIBRARIES = "jax", "stable-baselines3"  # whose versions are on record
 
 HEAD = """# What agents learn
 
@@ -54,10 +55,13 @@ def record(task: Task, folders: Sequence[Path]) -> dict[str, Any]:
         made = json.loads((folder / DONE).read_text())
         written = json.loads((folder / run_folder.CONFIG).read_text())
         made |= {"seed": seed, "return": result(rows), "steps": int(rows[-1]["steps"])}
-        made |= {"jax": written["versions"]["jax"]}
+        made |= {
+            x: written["versions"][x] for x in LIBRARIES if x in written["versions"]
+        }
         runs.append({key: made[key] for key in made.keys() - {"command"}})
         config = config or written["config"]["train"]
-    del config["keep"], config["seed"]  # all that differs between the seeds
+    for name in "keep", "seed":  # all that differs between the seeds
+        config.pop(name, None)
     return {
         "env": task.env,
         "agent": task.agent,
@@ -103,7 +107,10 @@ def page(folder: Path = KEPT) -> str:
 def table(records: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Lines of Markdown: versions, a row for each task, then the commands."""
     runs = [run for line in records for run in line["runs"]]
-    made = {(run["date"], run["machine"], f"jax {run['jax']}") for run in runs}
+    made = {
+        (run["date"], run["machine"], *(f"{x} {run[x]}" for x in LIBRARIES if x in run))
+        for run in runs
+    }
     yield "; ".join(", ".join(one) for one in sorted(made)) + ":"
     yield ""
     yield f"| {' | '.join(COLUMNS)} |"

@@ -39,7 +39,7 @@ SMALL = {
     "peers.floor": "0.001 128",
     "peers.ours": """{"environment":"CartPole-v1","batch_size":8,"unroll_length":4,"epochs":2,
     "minibatches":2,"hidden_sizes":[8],"steps":64,"cores":2}""".replace("\n    ", ""),
-    "peers.sb3_halfcheetah": "--out curve.jsonl",
+    "peers.sb3_mujoco": "--run run",
 }
 EXPECTED = {
     "anakin": "catch",
@@ -59,7 +59,7 @@ EXPECTED = {
     "peers.__main__": "cartpole:8x16",
     "peers.floor": "weight_gradient",
     "peers.ours": "steps_per_second",
-    "peers.sb3_halfcheetah": "sb3: not installed",
+    "peers.sb3_mujoco": "sb3: not installed",
 }
 RUN_BY_OTHERS = {  # most with a peer's interpreter
     *("peers.environments", "peers.contest", "peers.report"),  # by peers.__main__
