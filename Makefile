@@ -23,7 +23,7 @@ CHECK = tests/test_house.py tests/test_prose.py tests/envs_jax/classic_control t
   metrics/test_episodes.py networks/test_torsos.py parallel runs/test_plot.py \
   runs/test_run_folder.py runs/test_sinks.py transformations/test_history.py)
 
-.PHONY: help demo check test test-slow test-oldest test-tpu lint docs clean
+.PHONY: help demo check test test-slow test-oldest test-tpu lint docs release clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /make \1 - /p' Makefile
@@ -63,6 +63,11 @@ lint: .venv/ready  ## format, style, and the types of the public contract
 
 docs: .venv-docs/ready  ## the documentation as a site: site/index.html
 	@.venv-docs/bin/mkdocs build --strict
+
+release:  ## before a release: the repository's address is set everywhere; the slow tests
+	@! git grep --line-number --only-matching YOUR_ACCOUNT/podracer pyproject.toml colab || \
+	  { echo 'put the address of the repository there: see CONTRIBUTING.md'; exit 1; }
+	@$(MAKE) test-slow
 
 clean:  ## remove the environments, caches and site, keep the runs
 	rm -rf .venv .venv-oldest .venv-tpu .venv-docs site \

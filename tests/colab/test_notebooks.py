@@ -132,6 +132,14 @@ def test_it_opens_on_colabs_tpu(path):
 
 
 @each
+def test_its_badge_opens_it(path):
+    badge = nbformat.read(path, as_version=4).cells[0].source
+    name = REPOSITORY.removeprefix("https://github.com/")
+    address = "https://colab.research.google.com/github"
+    assert f"({address}/{name}/blob/main/colab/{path.name})" in badge
+
+
+@each
 @pytest.mark.parametrize("uploaded", [False, True])
 def test_colab_installs_it(path, uploaded, tmp_path, monkeypatch):
     """From GitHub, or from a clone that was uploaded; with the machine's own jax."""
