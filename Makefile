@@ -53,7 +53,7 @@ test-slow: .venv/ready .venv-tpu/ready  ## the others: more cases and longer pro
 test-oldest: .venv-oldest/ready  ## the core tests on the oldest jax that we support
 	@.venv-oldest/bin/pytest -q $(TOGETHER) -m "core and not slow"
 
-test-tpu: .venv-tpu/ready  ## what the TPU's compiler makes of our programs, without a TPU
+test-tpu: .venv-tpu/ready  ## what the compilers of TPUs and GPUs make of our programs
 	@.venv-tpu/bin/pytest -q -m "tpu and not slow"
 
 lint: .venv/ready  ## format, style, and the types of the public contract

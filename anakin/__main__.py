@@ -16,7 +16,7 @@ from podracer.agent import Agent
 from podracer.agents import from_flags
 from podracer.errors import UserError
 from podracer.parallel import cpu, hosts
-from podracer.plan import tpu
+from podracer.plan import flags
 from podracer.runs import evaluation, members, run
 from podracer.trained import playing, video
 from podracer.trained.filming import Film
@@ -95,19 +95,19 @@ def agent_maker(
 
 
 def plan(argv: Sequence[str]) -> None:
-    """Compile for a TPU slice what `train` would run, without a TPU; prints a report."""
+    """Compile for TPUs or GPUs what `train` would run, without one; prints a report."""
 
     def report(argv: Sequence[str]) -> None:
         configured = configuring.configure(
-            argv, Plan, "anakin", ENVIRONMENTS, {"tpu": tpu.choice(argv)}
+            argv, Plan, "anakin", ENVIRONMENTS, flags.choices(argv)
         )
-        slice = tpu.make_slice(configured.others["tpu"])
+        slice = flags.make_slice(configured.others)
         environment = environments.make(configured.env, configured.config.env)
         make_agent = agent_maker(configured, environment)
         print(f"{configured}, {slice}")
         planning.describe(slice, make_agent, environment, configured.config)
 
-    tpu.alone("anakin", report, argv)
+    flags.alone("anakin", report, argv)
 
 
 def evaluate(argv: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Anakin's programs, compiled for a TPU slice that this machine need not have."""
+"""Anakin's programs, compiled for TPUs or GPUs that this machine need not have."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,13 +11,13 @@ from envs_jax.environment import Environment
 from podracer import parallel
 from podracer.agent import Agent
 from podracer.errors import check_range
-from podracer.plan import compiled, report, tpu
+from podracer.plan import compiled, report, slices
 from podracer.runs import members
 from podracer.training import memory
 
 
 def describe(
-    slice: tpu.Slice,
+    slice: slices.Slice,
     make_agent: Callable[[Mapping[str, Any]], Agent],
     environment: Environment,
     config: Any,
@@ -46,20 +46,26 @@ def describe(
     options = {"unroll_length": config.unroll_length, "reset_pool": config.reset_pool}
 
     def build(batch_size: int) -> list[compiled.Program]:
-        if not runs:
+        if runs:
+            made = programs_together(
+                make_agent,
+                environment,
+                slice.cores,
+                runs=count // used * cores,
+                numbers=(*runs[0].numbers,),
+                batch_size=batch_size,
+                **options,
+            )
+        else:
             batch_size = batch_size // used * cores
-            return programs(
+            made = programs(
                 agent, environment, slice.cores, batch_size=batch_size, **options
             )
-        return programs_together(
-            make_agent,
-            environment,
-            slice.cores,
-            runs=count // used * cores,
-            numbers=(*runs[0].numbers,),
-            batch_size=batch_size,
-            **options,
-        )
+        for program in made:  # a GPU's compiler does not look at what is free
+            if program.memory.peak > slice.memory:
+                needed = program.memory.peak
+                raise compiled.DoesNotFit(program.name, needed, slice.memory)
+        return made
 
     start, call = compiled.fitting(build, batch_size, 1 if runs else used)
     print(report.line(start))

@@ -109,15 +109,15 @@ def make_programs(
 ) -> Programs:
     """The programs of S runs side by side: (keys [S], values, index [B]) -> State, and
     (state, values, updates, afresh) -> ...; `values` are the hyperparameters, each [S]."""
-    environment = batched(environment, reset_pool)
+    environment, platform = batched(environment, reset_pool), parallel.platform(mesh)
 
     def start(key, values, index):
         agent = make_agent(values)
-        unit = make_unit(agent, environment, unroll_length)
+        unit = make_unit(agent, environment, unroll_length, platform)
         return with_tally(initial_state(key, index, agent, environment), unit)
 
     def call(state, values, updates, afresh):
-        unit = make_unit(make_agent(values), environment, unroll_length)
+        unit = make_unit(make_agent(values), environment, unroll_length, platform)
         return make_call(unit)(state, updates, afresh)
 
     return Programs(

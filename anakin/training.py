@@ -112,7 +112,7 @@ def make_programs(
 ) -> Programs:
     """The programs of a run, replicated over the cores of a mesh."""
     environment = batched(environment, reset_pool)
-    step = make_unit(agent, environment, unroll_length)
+    step = make_unit(agent, environment, unroll_length, parallel.platform(mesh))
 
     def start(key, index):
         return with_tally(initial_state(key, index, agent, environment), step)
@@ -140,9 +140,14 @@ def initial_state(key: Key, index: jax.Array, agent: Agent, environment) -> Stat
     )
 
 
-def make_unit(agent: Agent, environment, unroll_length: int) -> Callable:
-    """The minimal unit, in the form that suits the agent."""
-    make = make_online_step if agent.online_step else make_step
+def make_unit(agent: Agent, environment, unroll_length: int, platform: str) -> Callable:
+    """The minimal unit, in the form that suits the agent and the cores.
+
+    A CPU is faster with one forward pass, step by step: activations stay in its cache.
+    Accelerators are faster with fewer and larger kernels: a gradient of all steps at once.
+    """
+    online = agent.online_step and platform == "cpu"
+    make = make_online_step if online else make_step
     return make(agent, environment, unroll_length)
 
 

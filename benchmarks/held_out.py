@@ -87,7 +87,9 @@ def learn(
 
     def run(task, seed, arm):
         environment, agent = batched(tasks.environment(task)), make_agent(arm)
-        unit = training.make_unit(agent, environment, config.unroll_length)
+        unit = training.make_unit(
+            agent, environment, config.unroll_length, jax.default_backend()
+        )
         key, index = jax.random.key(seed), jnp.arange(config.batch_size)
         state = training.initial_state(key, index, agent, environment)
 

@@ -13,7 +13,7 @@ import sebulba
 from podracer import command, metrics, parallel
 from podracer.agents import from_flags
 from podracer.parallel import hosts
-from podracer.plan import tpu
+from podracer.plan import flags
 from podracer.runs import evaluation, run, run_folder
 from podracer.trained import playing, video
 from podracer.trained.filming import Film
@@ -94,13 +94,13 @@ def frame_stack(config: Train) -> int:
 
 
 def plan(argv: Sequence[str]) -> None:
-    """Compile for a TPU slice what `train` would run, without a TPU; prints a report."""
+    """Compile for TPUs or GPUs what `train` would run, without one; prints a report."""
 
     def report(argv: Sequence[str]) -> None:
         configured = configuring.configure(
-            argv, Plan, "sebulba", ENVIRONMENTS, {"tpu": tpu.choice(argv)}
+            argv, Plan, "sebulba", ENVIRONMENTS, flags.choices(argv)
         )
-        slice = tpu.make_slice(configured.others["tpu"])
+        slice = flags.make_slice(configured.others)
         make = environments.maker(configured.env, configured.config, 1)
         with contextlib.closing(environments.example(make, configured.env)) as example:
             specs = example.observation_spec(), example.action_spec()
@@ -109,7 +109,7 @@ def plan(argv: Sequence[str]) -> None:
         agent = make_agent(configured, specs)
         planning.describe(slice, agent, timestep, dynamic, configured.config)
 
-    tpu.alone("sebulba", report, argv)
+    flags.alone("sebulba", report, argv)
 
 
 def evaluate(argv: Sequence[str]) -> None:

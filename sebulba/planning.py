@@ -1,4 +1,4 @@
-"""Sebulba's programs, compiled for a TPU slice that this machine need not have."""
+"""Sebulba's programs, compiled for TPUs or GPUs that this machine need not have."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from podracer import parallel
 from podracer.agent import Agent
-from podracer.plan import compiled, report, tpu
+from podracer.plan import compiled, report, slices
 from podracer.training import memory
 from sebulba import actor, dynamic_actor
 from sebulba.cores import Cores, split
@@ -95,7 +95,11 @@ def _bytes(shapes: Any) -> int:
 
 
 def describe(
-    slice: tpu.Slice, agent: Agent, example: dm_env.TimeStep, dynamic: bool, config: Any
+    slice: slices.Slice,
+    agent: Agent,
+    example: dm_env.TimeStep,
+    dynamic: bool,
+    config: Any,
 ) -> None:
     """Prints the compiler's report on a run; `config` is of `sebulba train`.
 

@@ -24,8 +24,12 @@ def stored(x: jax.Array) -> jax.Array:
     that transposes x for a kernel's gradient. A selection depends on two arrays, and is
     stored if no reshape follows; so are the results of costly functions such as tanh.
     """
-    rows = x.reshape(-1, x.shape[-1])
-    return jnp.where(jnp.isnan(rows), jnp.nan, rows).reshape(x.shape)
+
+    def on_cpu(x):
+        rows = x.reshape(-1, x.shape[-1])
+        return jnp.where(jnp.isnan(rows), jnp.nan, rows).reshape(x.shape)
+
+    return lax.platform_dependent(x, cpu=on_cpu, default=lambda x: x)
 
 
 def relu(x: jax.Array) -> jax.Array:

@@ -33,7 +33,7 @@ from podracer.parallel.cores import (
     over_shares,
 )
 from podracer.parallel.cpu import processors, use_cpu_cores
-from podracer.parallel.mesh import CORE, make_mesh, mesh_of, over_hosts
+from podracer.parallel.mesh import CORE, make_mesh, mesh_of, over_hosts, platform
 
 __all__ = [
     "AVERAGE",
@@ -62,6 +62,7 @@ __all__ = [
     "over_hosts",
     "over_members",
     "over_shares",
+    "platform",
     "processors",
     "split",
     "use_cpu_cores",

@@ -1,1 +1,1 @@
-"""Programs compiled but not run: memory, work and communication, also for a TPU."""
+"""Programs compiled but not run: memory, work and communication, also for TPUs and GPUs."""

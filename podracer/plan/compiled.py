@@ -1,6 +1,6 @@
 """Programs compiled but not run: whether they fit into memory, and what they do.
 
-For a TPU's compiler see tpu.py; a CPU's compiler gives the same with fewer details.
+For the compilers of TPUs and GPUs see tpu.py and gpu.py; a CPU's gives the same with fewer details.
 """
 
 import math

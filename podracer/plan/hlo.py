@@ -1,6 +1,6 @@
 """The text of a compiled program (XLA's HLO), parsed.
 
-It comes from `jax.stages.Compiled.as_text()`, for a TPU or a CPU. A loop is there once;
+It comes from `jax.stages.Compiled.as_text()`, for a TPU, a GPU or a CPU. A loop is there once;
 `steps` says how often each of its instructions runs.
 """
 
@@ -27,6 +27,7 @@ _NO_KERNEL = {  # name data but move none
     *("while", "conditional", "call"),
 }
 _SLICES = "dynamic-slice", "slice", "gather"
+_LIBRARY = r'custom_call_target="__(cublas|cudnn\$conv\w+)'
 VMEM, HOST = "S(1)", "S(5)"  # memory spaces that are not a core's main memory
 
 
@@ -56,7 +57,9 @@ class Instruction(NamedTuple):
     @property
     def bytes(self) -> int:
         """Bytes of the result in the core's main memory, with padding."""
-        return sum(x.padded for x in self.arrays if VMEM not in x.space)
+        # After the result of a GPU's library comes the memory that it works in.
+        arrays = self.arrays[:1] if self.attribute(_LIBRARY) else self.arrays
+        return sum(x.padded for x in arrays if VMEM not in x.space)
 
     def attribute(self, pattern: str, default: str = "") -> str:
         """The first group of a pattern in the attributes, else the default."""
@@ -186,18 +189,22 @@ class Module:
     def flops(self, step: Step) -> int:
         """Operations of a matrix product or convolution, 2 per multiplication; else 0."""
         x, rows = step.instruction, self.computations[step.computation]
-        if x.opcode not in ("dot", "convolution"):
+        library = x.attribute(_LIBRARY)  # a GPU's
+        if x.opcode not in ("dot", "convolution") and not library:
             return 0
-        left, right = [_sizes(rows[name].arrays[0]) for name in x.operands]
-        if x.opcode == "dot":
-            axes = x.attribute(r"lhs_contracting_dims=\{([\d,]*)\}")
-            summed = math.prod(left[int(i)] for i in axes.split(",") if i)
-        else:
-            kernel = x.attribute(r"dim_labels=\w+_(\w+)->")
-            summed = math.prod(
-                n for n, c in zip(right, kernel, strict=True) if c != "o"
-            )
-        return 2 * math.prod(_sizes(x.arrays[0])) * summed
+        left, right = [_sizes(rows[name].arrays[0]) for name in x.operands[:2]]
+        result = _sizes(x.arrays[0])
+        if x.opcode == "dot" or library == "cublas":
+            axes = x.attribute(r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d,"]*)')
+            summed = math.prod(left[int(i)] for i in re.findall(r"\d+", axes))
+            return 2 * math.prod(result) * summed
+        if library.endswith("BackwardInput"):  # as many as forwards
+            result = left
+        if library.endswith("BackwardFilter"):
+            result, right = right, result
+        axes = x.attribute(r"dim_labels=\w+_(\w+)->")
+        summed = math.prod(n for n, c in zip(right, axes, strict=True) if c != "o")
+        return 2 * math.prod(result) * summed
 
     def traffic(self, step: Step) -> int:
         """Bytes that a kernel reads from the core's main memory and writes there."""

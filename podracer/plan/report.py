@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from podracer.plan import compiled, hlo, tpu
+from podracer.plan import compiled, hlo, slices
 
 
 def line(program: compiled.Program) -> str:
@@ -15,13 +15,17 @@ def line(program: compiled.Program) -> str:
 
 
 def report(
-    program: compiled.Program, slice: tpu.Slice, each: str, steps: int, times: int = 1
+    program: compiled.Program,
+    slice: slices.Slice,
+    each: str,
+    steps: int,
+    times: int = 1,
 ) -> list[str]:
     """The lines on a program.
 
     Args:
       program: compiled for the cores of `slice`.
-      slice: `tpu.Slice`, whose clock and memory are known.
+      slice: `slices.Slice`, whose clock and memory are known.
       each: the unit of work: "an update".
       steps: environment steps of a unit, over all cores that do it.
       times: units in a call, of a program without a loop over updates of its own.
@@ -43,6 +47,7 @@ def report(
         f"work, {each}": [
             f"{program.flops / times / 1e9:.3g} GFLOP of products on each core",
             f"{compiled.size(program.traffic / times)} to and from its memory",
+            f"{sum(s.times for s in module.kernels if s.inside) / times:,.0f} kernels",
         ],
         "collectives": [*collectives(module, each, times)] or ["none"],
         "host transfers": [", ".join(module.host_transfers) or "none"],
@@ -69,9 +74,8 @@ def collectives(module: hlo.Module, each: str, times: int) -> Iterator[str]:
         for step in module.collectives:
             if step.inside == inside:
                 carried = sum(x.logical for x in step.instruction.arrays)
-                counts[f"{step.instruction.opcode} of {compiled.size(carried)}"] += (
-                    step.times
-                )
+                kind = step.instruction.opcode.removesuffix("-start")
+                counts[f"{kind} of {compiled.size(carried)}"] += step.times
         if counts:
             runs = times if inside else 1
             yield f"{where}: {', '.join(f'{n / runs:g} {x}' for x, n in counts.items())}"

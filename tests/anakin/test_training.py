@@ -1,5 +1,7 @@
 """Anakin: alignment, cores, determinism, long runs, bad input."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -277,6 +279,24 @@ def test_steps_are_counted_past_32_bits(monkeypatch):
         train(environment, batch_size=8, unroll_length=2**28, total_steps=2**32)
     )
     assert metrics["steps"] == 2**32 and metrics["updates"] == 2
+
+
+@pytest.mark.parametrize(
+    ("platform", "online", "made"),
+    [
+        ("cpu", True, "make_online_step"),
+        ("cpu", False, "make_step"),
+        ("tpu", True, "make_step"),
+        ("gpu", True, "make_step"),
+    ],
+)
+def test_only_a_cpu_differentiates_through_the_acting(
+    platform, online, made, monkeypatch
+):
+    for name in ("make_online_step", "make_step"):
+        monkeypatch.setattr(training, name, lambda *_, name=name: name)
+    agent = SimpleNamespace(online_step=online)
+    assert training.make_unit(agent, Counter(), 4, platform) == made
 
 
 def test_total_steps_are_rounded_up_to_whole_updates():

@@ -8,7 +8,7 @@ import pytest
 from podracer import networks
 from podracer.agents import impala
 from podracer.errors import UserError
-from podracer.plan import tpu
+from podracer.plan import slices
 from sebulba import __main__ as command
 from sebulba import host_environments, planning
 
@@ -18,7 +18,7 @@ HOSTS = 2
 def tell(memory, batch_size=12):
     """What the plan for two hosts of four cores says."""
     cores = jax.devices()
-    slice = tpu.Slice("cpu", [cores[:4], cores[4:]], memory)
+    slice = slices.Slice("cpu", [cores[:4], cores[4:]], memory)
     options = host_environments.default_options("jax:catch")
     environment = host_environments.make("jax:catch", 1, 0, 1, options)
     network = networks.actor_critic(

@@ -43,6 +43,33 @@ def test_work_is_that_of_an_update(program):
     assert LENGTH * 4 * matrix <= program.traffic <= LENGTH * 6 * matrix
 
 
+GPU_TEXT = """HloModule f, is_scheduled=true
+
+ENTRY %main (x: f32[8,20,20,3], k: f32[16,4,4,3], d: f32[8,9,9,16], a: f32[5,7], b: f32[7,6]) -> f32[5,6] {
+  %x = f32[8,20,20,3]{3,2,1,0} parameter(0)
+  %k = f32[16,4,4,3]{3,2,1,0} parameter(1)
+  %d = f32[8,9,9,16]{3,2,1,0} parameter(2)
+  %a = f32[5,7]{1,0} parameter(3)
+  %b = f32[7,6]{1,0} parameter(4)
+  %y = (f32[8,9,9,16]{3,2,1,0}, u8[512]{0}) custom-call(%x, %k), dim_labels=b01f_o01i->b01f, custom_call_target="__cudnn$convForward"
+  %dx = (f32[8,20,20,3]{3,2,1,0}, u8[512]{0}) custom-call(%d, %k), dim_labels=b01f_o01i->b01f, custom_call_target="__cudnn$convBackwardInput"
+  %dk = (f32[16,4,4,3]{3,2,1,0}, u8[512]{0}) custom-call(%x, %d), dim_labels=b01f_o01i->b01f, custom_call_target="__cudnn$convBackwardFilter"
+  ROOT %c = (f32[5,6]{1,0}, s8[512]{0}) custom-call(%a, %b), custom_call_target="__cublas$lt$matmul", backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"]}}}
+}
+"""
+
+
+def test_a_gpus_libraries_count_as_products():
+    module = hlo.Module(GPU_TEXT)
+    work = [module.flops(step) for step in module.kernels]
+    convolution = 2 * (8 * 9 * 9 * 16) * (4 * 4 * 3)
+    assert work == [convolution] * 3 + [2 * 5 * 6 * 7]
+    product = module.kernels[-1]
+    assert module.traffic(product) == 4 * (
+        5 * 7 + 7 * 6 + 5 * 6
+    )  # not what it works in
+
+
 def test_any_other_loop_of_unknown_length_counts_once():
     def doubled(x):
         return jax.lax.while_loop(lambda x: jnp.sum(x) < 9, lambda x: x @ x, x) @ x

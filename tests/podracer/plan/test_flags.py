@@ -1,4 +1,4 @@
-"""Slices, and how a crash of their compiler is reported; the compiler itself is in tests/podracer/plan/tpu."""
+"""What `--tpu` and `--gpu` name, and how a crash of a compiler is reported; the compilers are in tests/podracer/plan/tpu."""
 
 import importlib.util
 import subprocess
@@ -7,7 +7,7 @@ import pytest
 
 from anakin import __main__ as anakin
 from podracer.errors import UserError
-from podracer.plan import tpu
+from podracer.plan import flags, gpu, tpu
 from sebulba import __main__ as sebulba
 
 
@@ -15,13 +15,25 @@ def test_a_missing_compiler_is_one_line(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install 'jax\[tpu\]>=0.7.2'"):
         tpu.make_slice("v5e:2x4")
+    with pytest.raises(UserError, match=r"pip install 'jax\[cuda13-local\]>=0.7.2'"):
+        gpu.make_slice("h100:8")
+
+
+@pytest.mark.parametrize("name", ["v100", "h100:", "h100:9", "h100:0", "H100"])
+def test_an_unknown_gpu_is_one_line(name):
+    with pytest.raises(
+        UserError, match=f"--gpu is '{name}': choose t4, l4, a100, h100"
+    ):
+        gpu.make_slice(name)
 
 
 @pytest.mark.parametrize("command", [anakin.plan, sebulba.plan])
 def test_the_slice_must_be_named(monkeypatch, command):
-    monkeypatch.setenv(tpu.CHILD, "1")
-    with pytest.raises(UserError, match="--tpu is missing"):
+    monkeypatch.setenv(flags.CHILD, "1")
+    with pytest.raises(UserError, match="--tpu is missing: .*; or the GPUs: h100:8"):
         command(["--env", "catch"])
+    with pytest.raises(UserError, match="--tpu and --gpu: leave one of them out"):
+        command(["--tpu", "v5e:1x1", "--gpu", "h100"])
 
 
 def ended(monkeypatch, code, stderr):
@@ -30,9 +42,9 @@ def ended(monkeypatch, code, stderr):
         assert options["timeout"] and options["env"]["JAX_PLATFORMS"] == "cpu"
         return subprocess.CompletedProcess(line, code, stderr=stderr)
 
-    monkeypatch.delenv(tpu.CHILD, raising=False)
+    monkeypatch.delenv(flags.CHILD, raising=False)
     monkeypatch.setattr(subprocess, "run", run)
-    tpu.alone("anakin", None, ["--tpu", "v5e:2x4"])
+    flags.alone("anakin", None, ["--tpu", "v5e:2x4"])
 
 
 def test_a_compiler_that_gives_up_is_one_line(monkeypatch):
