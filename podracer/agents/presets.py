@@ -73,7 +73,7 @@ _PPO = {
         interface=Interface(normalize_rewards=True),
     ),
     # Schulman et al. 2017, table 3 (MuJoCo): its 2,048 steps from 16 environments, and
-    # the normalized observations and rewards of its authors' code
+    # the normalized observations and rewards, and the decay, of its authors' code
     "mujoco": Preset(
         ppo.Config(
             epochs=10,
@@ -88,9 +88,11 @@ _PPO = {
         interface=Interface(normalize_observations=True, normalize_rewards=True),
     ),
     # the same, table 5 (Atari); its squared error is not halved, hence value_cost. Initial
-    # weights as in its authors' second version of the code (baselines' ppo2)
+    # weights and a constant clip as in its authors' second version of the code (baselines'
+    # ppo2)
     "atari": Preset(
         ppo.Config(
+            epochs=3,
             learning_rate=2.5e-4,
             clip=0.1,
             value_cost=2.0,

@@ -13,6 +13,7 @@ from dm_env import specs
 from podracer import networks
 from podracer.agent import ActorOutput, Trajectory, with_last
 from podracer.agents import ppo
+from podracer.agents.presets import PRESETS
 from podracer.errors import UserError
 from podracer.networks import Network, Predictions
 from podracer.networks.policies import Categorical
@@ -289,3 +290,9 @@ def test_a_memory_is_not_shuffled_apart():
 def test_impossible_numbers_are_one_line(field, value):
     with pytest.raises(UserError, match=f"{field} is {value}"):
         ppo.Config(**{field: value})
+
+
+def test_the_preset_for_atari_is_the_papers():
+    preset = PRESETS["ppo"]["atari"]
+    assert (preset.unroll_length, preset.batch_size) == (128, 8)
+    assert (preset.config.epochs, preset.config.minibatches) == (3, 4)  # table 5
