@@ -33,7 +33,8 @@ def evaluate(
     Args:
       agent: acts with its `greedy_actor_step`, or with `actor_step` if not `greedy`.
       actor_params: `agent.actor_params(state.learner)`.
-      environment: a batch that was not reset yet; where a life is an episode, lives count.
+      environment: a batch that was not reset yet, which the caller closes; where a life is
+        an episode, lives count.
       episodes: number of episodes.
       seed: random seed of sampled actions.
       greedy: act without exploration.

@@ -6,10 +6,12 @@
 import dataclasses
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -144,6 +146,20 @@ def test_the_examples_of_runs_follow_one_another(tmp_path):
         printed = python("-c", shorter, folder=tmp_path)
     assert "nothing was left to do" in printed
     assert (tmp_path / "runs" / "mine" / "curve.png").exists()
+
+
+def test_the_evaluation_of_runs_closes_its_environments(tmp_path, monkeypatch):
+    """Those of other processes end no sooner than Python collects them, and with tracebacks."""
+    text = (ROOT / "docs" / "runs.md").read_text()
+    (code,) = re.findall(r"```python\n([^`]*sebulba\.evaluate.*?)```", text, re.DOTALL)
+    closed = []
+    environment = SimpleNamespace(close=lambda: closed.append(True))
+    monkeypatch.setattr("sebulba.evaluate", lambda *args, **options: (args, options))
+    (tmp_path / "mine.py").write_text(code)
+    evaluate = runpy.run_path(tmp_path / "mine.py")["evaluate"]
+    found = evaluate("agent", "params", lambda thread: environment, episodes=3)
+    assert found == (("agent", "params", environment), {"episodes": 3})
+    assert closed == [True]
 
 
 def test_the_loop_of_the_tour_runs(tmp_path):
