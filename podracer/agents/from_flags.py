@@ -23,7 +23,7 @@ AGENT = "the algorithm, or MODULE: one of your own with Config and make_agent"
 NETWORK = (
     "MODULE:FUNCTION that makes the network: (observation_spec, action_spec) -> it"
 )
-PRESET = "published hyperparameters to start from"
+PRESET = "hyperparameters to start from, published ones or ours"
 
 # (observation_spec, action_spec, config) -> Network
 MakeNetwork = Callable[[Any, specs.Array, Any], Any]

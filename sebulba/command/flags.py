@@ -19,6 +19,8 @@ class Train(flags.Train):
     """number of environments of each actor thread, and of an update; a preset has its own"""
     unroll_length: int = 20
     """number of environment steps in a trajectory; a preset has its own"""
+    seed: int = 0
+    """random seed; equal seeds give identical runs in lock-step only, see max_lag"""
     cores: int | None = None
     """number of virtual CPU devices, where there is only a CPU; default: its threads"""
     updates_per_trajectory: int = 1

@@ -84,6 +84,15 @@ def test_a_signal_ends_a_run_soon(number, code, tmp_path):
         process.communicate()
 
 
+def test_help_promises_identical_runs_in_lock_step_only(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        command.train(["--help"])
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "random seed; equal seeds give identical runs in lock-step only" in text
+    assert "hyperparameters to start from, published ones or ours" in text
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
