@@ -96,8 +96,17 @@ def test_numbers_of_cpu_cores_that_cannot_be(cores):
 
 def test_cpu_cores_are_asked_for_before_jax_starts():
     jax.devices()
-    with pytest.raises(UserError, match="JAX has started with another number"):
+    with pytest.raises(UserError, match="cores is 3, but JAX has started with 8: call"):
         parallel.use_cpu_cores(3)
+
+
+def test_what_jax_has_started_with_will_do(monkeypatch):
+    """As where a user's own module has computed something before."""
+    jax.devices()
+    monkeypatch.setattr(jax, "local_device_count", lambda: 3)
+    parallel.use_cpu_cores(3)
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    parallel.use_cpu_cores(4)  # virtual CPU devices would be of no use
 
 
 def test_largest_divisor():
