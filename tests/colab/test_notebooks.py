@@ -97,11 +97,16 @@ def names(code, operation):
 
 @pytest.mark.parametrize("name", ["def reinforce", "class Landing"])
 def test_its_cell_can_be_saved(name):
-    """As a module, below the imports that the last cell names."""
+    """As a module, below the imports that the last cell names.
+
+    It must define only: what it computed would start JAX before it has its cores.
+    """
     notebook = nbformat.read(ROOT / "colab" / "agents.ipynb", as_version=4)
     imports = re.findall("`(import .+?)`", notebook.cells[-1].source)
     (cell,) = [x for x in code_cells(notebook) if name in x.source]
     source = "\n".join([*imports, cell.source])
+    defining = ast.Import | ast.ImportFrom | ast.ClassDef | ast.FunctionDef
+    assert all(isinstance(x, defining) for x in ast.parse(source).body)
     code = compile(source, name, "exec")
     known = {*names(code, "STORE"), *dir(builtins), "__name__", "__annotations__"}
     assert {*names(code, "LOAD")} <= known
