@@ -103,7 +103,8 @@ class Ale:
         self._check_action = checking.action_checker(name, self._action_spec, batch)
         self._episodes = NextStepReset(batch_size)
         self._ended = np.ones(batch_size, bool)  # at LAST
-        self._owed = np.zeros(batch_size, bool)  # ends that came with FIRST
+        # Ends that came with FIRST: [terminated, truncated]
+        self._owed = np.zeros((2, batch_size), bool)
         self._games = GameCounter(batch_size) if options.per_life else None
         self._frame = np.zeros(batch_size, int)  # of the game
 
@@ -145,11 +146,10 @@ class Ale:
     def _timestep(self, observation, reward, terminated, truncated) -> dm_env.TimeStep:
         observation = np.moveaxis(observation, 1, -1)
         self._check(observation, reward)
-        first = self._ended
         # A game that ends in the first step of a life has that step as FIRST already: the
         # next step, the reset, is its LAST.
-        terminated = terminated | self._owed
-        self._owed = first & (terminated | truncated)
-        timestep = self._episodes.timestep(observation, reward, terminated, truncated)
+        ends = np.stack([terminated, truncated]) | self._owed
+        self._owed = ends & self._ended
+        timestep = self._episodes.timestep(observation, reward, *ends)
         self._ended = timestep.last()
         return timestep

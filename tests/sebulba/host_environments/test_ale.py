@@ -85,7 +85,7 @@ def test_an_end_in_the_first_step_of_a_life_is_not_lost():
     """The protocol holds where a game is over, or cut off, with FIRST."""
     environment = make(per_life=True, noop_max=1, batch_size=1)
     script = iter(  # terminated, truncated
-        [(0, 0), (1, 0), (0, 1), (0, 0), (0, 0), (1, 0), (0, 0), (0, 0)]
+        [(0, 0), (1, 0), (0, 1), (0, 0), (1, 0), (0, 0), (0, 0), (0, 1), (0, 0), (0, 0)]
     )
 
     sent = []
@@ -103,11 +103,13 @@ def test_an_end_in_the_first_step_of_a_life_is_not_lost():
 
     environment.reset()
     environment._vector.step = step
-    rows = [environment.step(np.full(1, 2, np.int32)) for _ in range(8)]
+    rows = [environment.step(np.full(1, 2, np.int32)) for _ in range(10)]
     kinds = [int(row.step_type[0]) for row in rows]
-    assert kinds == [MID, LAST, FIRST, LAST, FIRST, LAST, FIRST, MID]
+    assert kinds == [MID, LAST, FIRST, LAST, FIRST, LAST, FIRST, LAST, FIRST, MID]
+    ends = [float(row.discount[0]) for row in rows if row.last()]
+    assert ends == [0, 1, 0, 1]  # a time limit is no termination, there as elsewhere
     fire = 1  # after each LAST, instead of the agent's action
-    assert sent == [2, 2, fire, 2, fire, 2, fire, 2]
+    assert sent == [2, 2, fire, 2, fire, 2, fire, 2, fire, 2]
 
 
 def test_streams_depend_on_the_seed_alone():
