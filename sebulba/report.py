@@ -61,13 +61,19 @@ class Report:
 
     def row(self, learner: Learner) -> dict[str, float]:
         """The metrics since the last row, named as in `podracer.metrics`."""
-        seconds = time.perf_counter() - self._started
+        timed = self.learned - self._timed_from
+        # A first row of one trajectory is all compilation: it has no time and no rates.
+        seconds = time.perf_counter() - self._started if timed else 0.0
         waited = {
             who: total - self._waited[who]
             for who, total in self._queue.waited().items()
         }
-        timed = self.learned - self._timed_from
-        steps_per_second = timed * self.steps_per_trajectory / seconds
+
+        def a_second(amount: float) -> float:
+            return amount / seconds if timed else np.nan
+
+        steps_per_second = a_second(timed * self.steps_per_trajectory)
+        updates = timed * learner.updates_per_trajectory
         lag = np.concatenate(self._lags)
         row = (
             learner.metrics()
@@ -77,11 +83,9 @@ class Report:
                 "compile_seconds": self._compile_seconds,
                 "steps_per_second": steps_per_second,
                 "frames_per_second": steps_per_second * self._frames_per_step,
-                "learner_steps_per_second": timed
-                * learner.updates_per_trajectory
-                / seconds,
-                "learner_waiting": waited["learner"] / seconds,
-                "actors_waiting": waited["actors"] / seconds / self._threads,
+                "learner_steps_per_second": a_second(updates),
+                "learner_waiting": a_second(waited["learner"]),
+                "actors_waiting": a_second(waited["actors"] / self._threads),
                 "lag_mean": lag.mean(),
                 "lag_median": np.median(lag),
                 "lag_max": lag.max(),
@@ -124,6 +128,9 @@ class Report:
 
 def advice(rows: list[dict], cores: Cores, threads_per_core: int) -> str:
     """One line on who waited for whom, and on flags that would balance it."""
+    rows = [row for row in rows if row["seconds"]]
+    if not rows:
+        return "too short a run to measure who waited: train for more steps"
     learner, actors = (
         np.mean([row[name] for row in rows])
         for name in ("learner_waiting", "actors_waiting")

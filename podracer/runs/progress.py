@@ -48,7 +48,8 @@ class Progress:
             disable=not live,
         )
         self._total, self._title = total_steps, title
-        self._steps, self._seconds = 0.0, 0.0  # trained here; a resumed run has more
+        self._steps, self._seconds = 0.0, 0.0  # timed here; a resumed run has more
+        self._compiled = False
         self._recent = Recent(before)
         self._last_line = (-math.inf, 0)  # when, and in which tenth of the run
 
@@ -66,10 +67,12 @@ class Progress:
 
     def update(self, metrics: Mapping[str, float]) -> None:
         """Shows one row of metrics, as `podracer.metrics.VOCABULARY` names them."""
-        if not self._seconds:
+        if not self._compiled:
             self._say(f"{self._title}: compiled in {metrics['compile_seconds']:.1f} s")
-        self._seconds += metrics["seconds"]
-        self._steps += metrics["steps_per_second"] * metrics["seconds"]
+            self._compiled = True
+        if metrics["seconds"]:  # else there is no speed either
+            self._seconds += metrics["seconds"]
+            self._steps += metrics["steps_per_second"] * metrics["seconds"]
         self._recent.add(metrics)
         steps = min(int(metrics["steps"]), self._total)
         line = self._line(steps, metrics["steps_per_second"])
@@ -86,7 +89,8 @@ class Progress:
         return f"mean return {human(mean)}, {human(speed)} steps/s"
 
     def _line(self, steps: int, steps_per_second: float) -> str:
-        rest = (self._total - steps) * self._seconds / max(self._steps, 1)
+        left = self._total - steps
+        rest = left * self._seconds / self._steps if self._steps else math.nan
         return (
             f"{steps / self._total:4.0%}"
             f"  {human(steps)}/{human(self._total)} steps"
@@ -109,7 +113,9 @@ class Progress:
 
 
 def _clock(seconds: float) -> str:
-    """For example 0:08:20, 3d 04h, >999d."""
+    """For example 0:08:20, 3d 04h, >999d; NaN is a dash."""
+    if math.isnan(seconds):
+        return "-"
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours < 48:

@@ -13,7 +13,8 @@ from podracer.agent import ActorOutput, Agent, LearnerState
 from podracer.agents import impala
 from podracer.checkpoints.checkpoint import Checkpoints
 from podracer.errors import UserError
-from sebulba import actor, cores, training
+from podracer.metrics import merge
+from sebulba import actor, cores, report, training
 from tests.environments import HostCounter
 
 
@@ -172,6 +173,22 @@ def test_the_callers_time_is_not_the_runs():
         time.sleep(0.05)
         held += 0.05
     assert seconds < time.perf_counter() - started - held
+
+
+def test_a_row_that_is_all_compilation_has_no_rates_and_no_time():
+    """Of a short run the first trajectory is a row; a rate of 0 would be no speed."""
+    first, *others = [m for _, m in train(devices=2, trajectories_per_report=1)]
+    rates = [name for name in first if "per_second" in name or "waiting" in name]
+    assert len(rates) == 5 and first["seconds"] == 0
+    assert all(np.isnan(first[name]) for name in rates)
+    assert all(row["steps_per_second"] > 0 for row in others)
+    two = merge([first, others[0]])
+    assert {name: two[name] for name in rates} == pytest.approx(
+        {name: others[0][name] for name in rates}
+    )
+    chosen = cores.split(jax.devices()[:2])
+    assert "nan" not in report.advice([first, *others], chosen, 2)
+    assert "too short" in report.advice([first], chosen, 2)
 
 
 @pytest.mark.parametrize("fails", ["environment", "agent"])

@@ -104,9 +104,13 @@ def test_runs_of_any_length(capsys, total):
 
 
 def test_no_speed_yet(capsys):
-    """Sebulba's first trajectory is all compilation."""
-    show(1000, [metrics(10) | {"steps_per_second": 0.0}])
-    assert "ETA" in capsys.readouterr().out
+    """Sebulba's first trajectory is all compilation: it has no time and no speed."""
+    untimed = metrics(10) | {"seconds": 0.0, "steps_per_second": math.nan}
+    assert show(1000, [untimed]).summary().endswith(", - steps/s")
+    assert capsys.readouterr().out.strip().endswith("ETA -")
+    summary = show(1000, [untimed, metrics(20, seconds=10)]).summary()
+    assert summary.endswith(", 100 steps/s")
+    assert capsys.readouterr().out.count("compiled in") == 1
 
 
 @pytest.mark.parametrize(
