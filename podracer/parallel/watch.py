@@ -8,6 +8,7 @@ The exit code is 0 only if every host came to its end: hosts wait for one anothe
 """
 
 import atexit
+import contextlib
 import faulthandler
 import json
 import os
@@ -15,16 +16,19 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterator
 from typing import Any
 
 from podracer.errors import UserError
 
 STALL = "PODRACER_STALL_SECONDS"  # environment variable: another limit
-STALL_SECONDS = 600.0  # without a report, an evaluation or a checkpoint
+STALL_SECONDS = 600.0  # without a report or a checkpoint
+EVALUATION_SECONDS = 3600.0  # that host 0 may evaluate, if more than the limit
 POLL_SECONDS = 1.0
 LAST_SECONDS = 5.0  # for others to hear of a failure, and host 0 to show it
 END_SECONDS = 3600.0  # that a host may still work after the others have ended
 FAILED, ENDED = "podracer/failed", "podracer/ended"
+EVALUATES = "podracer/evaluates"  # there while host 0 does
 
 _watch: "_Watch | None" = None
 
@@ -70,6 +74,16 @@ def at_rest() -> None:
         _watch.moved = None
 
 
+@contextlib.contextmanager
+def evaluating() -> Iterator[None]:
+    """Host 0 evaluates in the block, for EVALUATION_SECONDS at most; the others wait."""
+    if not _watch:
+        yield
+        return
+    with _watch.evaluating():
+        yield
+
+
 def leave(code: int, why: str) -> None:
     """Ends this host and all others at once; returns if there are none.
 
@@ -92,6 +106,19 @@ class _Watch(threading.Thread):
         self._ended = threading.Event()
         self._ending = threading.Lock()  # held by the thread that ends the process
         self.moved: float | None = None
+        self._waited = 0.0  # until when this host has waited for an evaluation
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """See above; the others hear of it."""
+        self._client.key_value_set(f"{EVALUATES}/{self._host}", "1")
+        more = max(0.0, EVALUATION_SECONDS - self._limit)
+        self.moved = time.monotonic() + more
+        try:
+            yield
+        finally:
+            self.moved = time.monotonic()
+            self._client.key_value_delete(f"{EVALUATES}/{self._host}")
 
     def end(self) -> None:
         """Waits for the other hosts to end, too, then stops the watchdog.
@@ -115,12 +142,16 @@ class _Watch(threading.Thread):
         while not self._ended.wait(POLL_SECONDS):
             self._hear()
             moved = self.moved
-            if moved is not None and time.monotonic() - moved > self._limit:
+            if moved is None:
+                continue
+            if time.monotonic() - max(moved, self._waited) > self._limit:
                 self._stalled()
 
     def _hear(self) -> None:
         try:
             failed = self._client.key_value_dir_get(FAILED)
+            if self._host and self._client.key_value_dir_get(EVALUATES):
+                self._waited = time.monotonic()
         except Exception as error:  # noqa: BLE001 whatever it is, host 0 is gone
             if not self._ended.is_set():
                 self._host_0_is_gone(error)

@@ -15,6 +15,7 @@ from podracer import files, parallel
 from podracer.agent import Agent, LearnerState
 from podracer.errors import MOST_PLAYED, check_at_least_one, check_play, check_range
 from podracer.metrics import human
+from podracer.parallel import watch
 from podracer.runs import run_folder
 
 CONFIDENCE = 0.95
@@ -161,7 +162,8 @@ class Evaluator:
         self._steps = row["steps"]
         if not due:
             return row | _row(0, math.nan, math.nan, math.nan)
-        found = summary(self._play(state, self._config.episodes))
+        with watch.evaluating():
+            found = summary(self._play(state, self._config.episodes))
         low, high = (
             math.nan if x is None else x for x in (found["low"], found["high"])
         )

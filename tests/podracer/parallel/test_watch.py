@@ -5,9 +5,11 @@ import os
 import threading
 import time
 
+import numpy as np
 import pytest
 
 from podracer.parallel import watch
+from podracer.runs import evaluation
 
 pytestmark = pytest.mark.core
 
@@ -20,6 +22,9 @@ class Client:
 
     def key_value_set(self, key, value):
         self.values[key] = value
+
+    def key_value_delete(self, key):
+        del self.values[key]
 
     def key_value_dir_get(self, folder):
         return [item for item in self.values.items() if item[0].startswith(folder)]
@@ -43,8 +48,8 @@ def exits(monkeypatch):
     return codes
 
 
-def make(client):
-    host = watch._Watch(client, 0, 2, limit=60.0)
+def make(client, number=0, limit=60.0):
+    host = watch._Watch(client, number, 2, limit)
     host.start()
     return host
 
@@ -97,3 +102,36 @@ def test_without_host_0_there_is_no_good_end(exits, monkeypatch):
     with pytest.raises(Exit):
         host.end()
     assert exits == [1]
+
+
+def test_an_evaluation_of_host_0_is_no_stall(exits, monkeypatch):
+    """The others, too, wait longer than their limit for it, and then have it again."""
+    monkeypatch.setattr(watch.faulthandler, "dump_traceback", lambda **_: None)
+    client = Client()
+    first, second = make(client, 0, limit=1.0), make(client, 1, limit=1.0)
+    monkeypatch.setattr(watch, "_watch", first)
+
+    def play(state, episodes):
+        second.moved = time.monotonic()  # it waits for the first
+        time.sleep(2.0)
+        return evaluation.Evaluation(np.ones(1), np.ones(1, int), np.ones(1, bool))
+
+    evaluator = evaluation.Evaluator(evaluation.During(steps=1), play, 0)
+    assert evaluator(None, {"steps": 1})["evaluation_return"] == 1
+    assert first.is_alive() and second.is_alive() and not exits
+    assert [*client.values] == []
+    first.join(30)  # no progress now
+    second.join(30)
+    assert exits[0] == 1
+
+
+def test_an_evaluation_takes_so_long_and_no_longer(exits, monkeypatch):
+    monkeypatch.setattr(watch.faulthandler, "dump_traceback", lambda **_: None)
+    monkeypatch.setattr(watch, "EVALUATION_SECONDS", 0.6)
+    client = Client()
+    host = make(client, limit=0.1)
+    started = time.monotonic()
+    with host.evaluating():
+        host.join(30)
+    assert exits == [1] and time.monotonic() - started > 0.6
+    assert "no progress for" in client.values[f"{watch.FAILED}/0"]
