@@ -67,7 +67,9 @@ class Processes:
         self._observation_spec = spaces.spec_of(self._observation_space)
         action_space = self._vector.single_action_space
         self._action_spec = spaces.action_spec(name, action_space)
-        self._first_action = getattr(action_space, "start", 0)
+        self._first_action = np.asarray(
+            getattr(action_space, "start", 0), action_space.dtype
+        )
         self._check_action = checking.action_checker(
             name, self._action_spec, (batch_size,)
         )
@@ -147,7 +149,8 @@ class Processes:
         return self._timestep(observation, zeros, zeros > 0, zeros > 0)
 
     def _step(self, action: np.ndarray) -> dm_env.TimeStep:
-        self._vector.step_async(np.asarray(action) + self._first_action)
+        action = np.asarray(action, self._first_action.dtype) + self._first_action
+        self._vector.step_async(action)
         seconds = self._options.step_seconds
         if self._episodes.unfinished < self.batch_size:  # the others are reset
             seconds = max(seconds, self._options.start_seconds)

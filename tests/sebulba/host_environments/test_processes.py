@@ -260,3 +260,24 @@ def test_an_action_out_of_range_is_one_line(closing):
     environment.reset()
     with pytest.raises(UserError, match="counter: action.* is 2, outside the declared"):
         step(environment, 1, action=2)
+
+
+def test_actions_have_the_dtype_of_their_space(closing):
+    """Otherwise they are no elements of it, which environments may assert."""
+    space = spaces.Box(0, 3, (2,), np.uint8)
+
+    def make(seed):
+        environment = make_counter(5)(seed)()
+        environment.action_space = space
+        environment.step = lambda action: (
+            environment.seen(),
+            float(space.contains(action)),
+            *(False, False, {}),
+        )
+        return environment
+
+    environment = closing(
+        Processes("strict", lambda seed: lambda: make(seed), 1, 0, OPTIONS)
+    )
+    environment.reset()
+    assert environment.step(np.int32([[0, 3]])).reward == 1
