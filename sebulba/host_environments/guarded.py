@@ -26,7 +26,7 @@ class Guarded:
     """
 
     def __init__(self, environment: Any, name: str, bounds: bool):
-        self.env = environment
+        self.env, self._name = environment, name
         declared = checking.of_space(environment.observation_space)
         self._check = checking.checker(name, declared, bounds=bounds)
 
@@ -34,21 +34,44 @@ class Guarded:
         return getattr(self.env, name)
 
     def reset(self, **arguments):
-        try:
-            observation, _ = self.env.reset(**arguments)
-        except BaseException as error:  # noqa: BLE001 whatever it is, the environment failed
-            _raise(error)
+        observation, _ = self._answer("reset", "observation, info", **arguments)
         self._check(observation, 0.0)
         return observation, {}
 
     def step(self, action):
-        try:
-            observation, reward, terminated, truncated, _ = self.env.step(action)
-        except BaseException as error:  # noqa: BLE001
-            _raise(error)
+        observation, reward, terminated, truncated, _ = self._answer(
+            "step", "observation, reward, terminated, truncated, info", action
+        )
         self._check(observation, reward)
         reward = float(np.reshape(reward, ()))
-        return observation, reward, terminated, truncated, {}
+        return (
+            observation,
+            reward,
+            self._flag("terminated", terminated),
+            self._flag("truncated", truncated),
+            {},
+        )
+
+    def _answer(self, method: str, fields: str, *arguments, **named) -> tuple:
+        """What the environment's method returns. Raises UserError unless it has all fields."""
+        try:
+            answer = getattr(self.env, method)(*arguments, **named)
+        except BaseException as error:  # noqa: BLE001 whatever it is, the environment failed
+            _raise(error)
+        if isinstance(answer, tuple | list) and len(answer) == len(fields.split()):
+            return tuple(answer)
+        raise UserError(
+            f"{self._name}: {method}() returned {checking.shown(answer)}; it must return "
+            f"({fields})"
+        )
+
+    def _flag(self, field: str, value: Any) -> bool:
+        """A bool, of an array with one element, too."""
+        if np.asarray(value).size != 1:
+            raise UserError(
+                f"{self._name}: {field} is {checking.shown(value)}; it must be True or False"
+            )
+        return bool(np.reshape(value, ()))
 
 
 def guarded(name: str, make: Callable[[], Any], bounds: bool) -> Callable[[], Guarded]:
