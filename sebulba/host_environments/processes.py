@@ -59,8 +59,8 @@ class Processes:
     ):
         self.batch_size, self._name, self._options = batch_size, name, options
         self._make, self._seed = make, seed
-        self._lost = self._failures = 0
-        self._steps = 0  # since the last failure
+        self._lost = self._replaced = 0
+        self._failures = self._steps = 0  # in a row; since the last one
         self._episodes = NextStepReset(batch_size)
         self._vector = self._start()
         self._observation_space = self._vector.single_observation_space
@@ -116,9 +116,9 @@ class Processes:
 
     def _seeds(self) -> np.ndarray:
         """A seed for each environment; after failures, others."""
-        if self._failures == 0:
+        if self._replaced == 0:
             return self._seed + np.arange(self.batch_size)
-        sequence = np.random.SeedSequence((self._seed, self._failures))
+        sequence = np.random.SeedSequence((self._seed, self._replaced))
         return sequence.generate_state(self.batch_size) % 2**31
 
     def _attempt(self, what: Callable[[], dm_env.TimeStep]) -> dm_env.TimeStep:
@@ -137,6 +137,7 @@ class Processes:
                 f"a row ({type(error).__name__}); does the environment run by itself? "
                 "(--env.step-seconds is the time limit of a step)"
             ) from error
+        self._replaced += 1
         self._lost += self._episodes.unfinished
         self._steps, self._episodes = 0, NextStepReset(self.batch_size)
         _end(self._vector, 1.0)

@@ -11,6 +11,7 @@ import pytest
 from gymnasium import spaces
 
 from podracer.errors import UserError
+from sebulba.host_environments import processes
 from sebulba.host_environments.options import Options
 from sebulba.host_environments.processes import Processes
 
@@ -93,6 +94,24 @@ def test_a_killed_worker_costs_only_unfinished_episodes(closing):
     assert (after.step_type == FIRST).all() and (after.observation["steps"] == 0).all()
     assert environment.lost_episodes() == 2 and environment.lost_episodes() == 0
     assert (step(environment, 2)[0][0] == MID).all()
+
+
+def test_new_workers_have_seeds_that_none_had(closing, monkeypatch):
+    """Also long after the failure before, which is then forgotten."""
+    monkeypatch.setattr(processes, "STEPS", 1)
+    seeds = []
+
+    def make(seed):
+        seeds.append(seed)
+        return make_counter(50)(seed)
+
+    environment = closing(Processes("counter", make, 2, 0, OPTIONS))
+    environment.reset()
+    for _ in range(2):
+        step(environment, 2)
+        os.kill(environment._vector.processes[0].pid, signal.SIGKILL)
+        environment.step(np.zeros(2, int))
+    assert len(set(seeds)) == len(seeds) == 6
 
 
 def test_ctrl_c_is_the_main_processs_business(closing):
