@@ -101,7 +101,8 @@ def train(
         server = ParameterServer(cores.actors)
         waits = max_lag is not None and late == "wait"
         ahead = max_lag // updates_per_trajectory if waits else None  # trajectories
-        queue = TrajectoryQueue(capacity=threads, max_lag=ahead)
+        patience = getattr(environments[0], "patience", 0.0)
+        queue = TrajectoryQueue(capacity=threads, max_lag=ahead, patience=patience)
         actors = make_actors(
             agent, environments, unroll_length, cores, actor_keys, server, queue
         )

@@ -59,10 +59,15 @@ class TrajectoryQueue:
     an actor waits while `capacity` of them are ready. With it, they are learned in the order
     in which they were begun, and an actor begins one only while at most `max_lag` others are
     on their way: none is older than that many updates.
+
+    The learner waits PATIENCE for a step of the environments, and `patience` seconds more.
     """
 
-    def __init__(self, capacity: int, max_lag: int | None = None):
+    def __init__(
+        self, capacity: int, max_lag: int | None = None, patience: float = 0.0
+    ):
         self._capacity, self._max_lag = capacity, max_lag
+        self._patience = PATIENCE + patience
         self._ready: deque[tuple[int, Handed]] = deque()
         self._begun = self._learned = 0
         self._change = threading.Condition()
@@ -136,7 +141,7 @@ class TrajectoryQueue:
         thread, started = threading.get_ident(), time.perf_counter()
         self._waiting[thread] = who, started
         while not (self._closed or condition()):
-            left = PATIENCE + max(started, self._stepped) - time.perf_counter()
+            left = self._patience + max(started, self._stepped) - time.perf_counter()
             if who == "learner" and left <= 0:
                 break
             self._change.wait(left if who == "learner" else None)
@@ -146,5 +151,5 @@ class TrajectoryQueue:
             raise self._closed
         if not condition():
             raise TimeoutError(
-                f"nothing moved for {PATIENCE:.0f} s: an environment or a core hangs"
+                f"nothing moved for {self._patience:.0f} s: an environment or a core hangs"
             )

@@ -19,7 +19,8 @@ class HostEnvironment(Protocol):
 
     Two optional methods make a lock-step run resume bit for bit: `snapshot()`, a pytree of
     arrays (none of 64 bits) that are not written again, and `restore(snapshot)`, called
-    after `reset`.
+    after `reset`. An optional attribute `patience` is the number of seconds after which a
+    step, which replaces what died or hung, ends or raises by its own time limits.
     """
 
     batch_size: int  # B

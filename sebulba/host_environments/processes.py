@@ -58,6 +58,7 @@ class Processes:
         options: Options,
     ):
         self.batch_size, self._name, self._options = batch_size, name, options
+        self.patience = options.step_seconds + 2 * options.start_seconds
         self._make, self._seed = make, seed
         self._lost = self._replaced = 0
         self._failures = self._steps = 0  # in a row; since the last one

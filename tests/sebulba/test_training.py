@@ -14,7 +14,7 @@ from podracer.agents import impala
 from podracer.checkpoints.checkpoint import Checkpoints
 from podracer.errors import UserError
 from podracer.metrics import merge
-from sebulba import actor, cores, report, training
+from sebulba import actor, cores, report, training, transport
 from tests.environments import HostCounter
 
 
@@ -285,6 +285,19 @@ def test_an_interrupt_in_the_callers_loop_ends_all_threads():
     rows.close()
     assert time.perf_counter() - started < 300  # a second, where nothing else runs
     assert not actor_threads()
+
+
+def test_an_environment_with_time_limits_of_its_own_is_waited_for(monkeypatch):
+    """A server may be away for --env.reconnect-seconds, however long that is."""
+    monkeypatch.setattr(transport, "PATIENCE", 0.0)
+
+    def environment():
+        made = HostCounter()
+        made.patience = 400.0
+        return made
+
+    _, row = last(train(environment=environment, devices=2, total_steps=12))
+    assert row["steps"] == 12
 
 
 def test_a_hanging_environment_does_not_hold_the_end_up(capsys, monkeypatch):

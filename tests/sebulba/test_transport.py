@@ -100,6 +100,10 @@ def test_a_wait_has_an_end(monkeypatch):
     monkeypatch.setattr(transport, "PATIENCE", 0.1)
     with pytest.raises(TimeoutError, match="nothing moved"):
         TrajectoryQueue(capacity=1).get()
+    started = time.perf_counter()
+    with pytest.raises(TimeoutError, match="nothing moved for 1 s"):
+        TrajectoryQueue(capacity=1, patience=1.0).get()
+    assert time.perf_counter() - started > 1.0
 
 
 def test_neither_a_slow_caller_nor_a_long_trajectory_is_a_hang(monkeypatch):

@@ -139,6 +139,7 @@ class Remote:
 
     def __init__(self, servers: list[Server], batch_size: int, options: Options):
         self.batch_size, self.servers, self.options = batch_size, servers, options
+        self.patience = 2 * options.step_seconds + options.reconnect_seconds
         self._first: tuple[Environment, Server] | None = None
         self._lock = threading.Lock()
         # Not a SimpleQueue: Python 3.11's can wait without end, whatever the timeout.

@@ -216,6 +216,7 @@ def test_every_reset_may_take_as_long_as_the_first(closing):
     (kinds, _, _), _ = step(environment, 4)
     assert kinds[:, 0].tolist() == [MID, LAST, FIRST, MID]
     assert environment._vector.processes[0].pid == worker  # it was not replaced
+    assert environment.patience > 60  # of who waits for its steps
 
 
 class Liar(gymnasium.Env):

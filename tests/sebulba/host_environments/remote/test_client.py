@@ -188,7 +188,8 @@ def test_why_an_environment_was_not_made(closing):
 def test_a_connection_that_hangs_is_closed(closing):
     first = iter([2.0])
     with serve(lambda seed: Slow(next(first, 0.0))) as address:
-        environment = closing(address, step_seconds=0.5)
+        environment = closing(address, step_seconds=0.5, reconnect_seconds=3600.0)
+        assert environment.patience > 3600  # of who waits for its steps
         assert environment.step(np.zeros(1, int)).step_type == FIRST
         assert environment.lost_episodes() == 1
         assert environment.step(np.zeros(1, int)).step_type == MID
