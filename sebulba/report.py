@@ -147,5 +147,7 @@ def advice(rows: list[dict], cores: Cores, threads_per_core: int) -> str:
     if acting > 1:
         fewer = f"--actor-cores {acting - 1} --learner-cores {learning + 1}"
     else:
-        fewer = "a larger --batch-size, or --threads-per-core 1"
+        fewer = "a larger --batch-size"
+        if threads_per_core > 1:
+            fewer += ", or --threads-per-core 1"
     return f"{who}: the learner is the bottleneck; try {fewer}"

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -189,6 +190,13 @@ def test_a_row_that_is_all_compilation_has_no_rates_and_no_time():
     chosen = cores.split(jax.devices()[:2])
     assert "nan" not in report.advice([first, *others], chosen, 2)
     assert "too short" in report.advice([first], chosen, 2)
+
+
+def test_the_advice_is_another_setting():
+    row = {"seconds": 1.0, "learner_waiting": 0.0, "actors_waiting": 0.9}
+    advice = partial(report.advice, [row], cores.split(jax.devices()[:2]))
+    assert advice(2).endswith("try a larger --batch-size, or --threads-per-core 1")
+    assert advice(1).endswith("try a larger --batch-size")
 
 
 @pytest.mark.parametrize("fails", ["environment", "agent"])
