@@ -112,7 +112,15 @@ def _named(values: list[str | None]) -> tuple | None:
     count, number = int(values[1]), int(values[2])
     if not number < count:
         raise UserError(f"JAX_PROCESS_ID is {number}; it must be from 0 to {count - 1}")
-    return (values[0], count, number) if count > 1 else None
+    if count == 1:
+        return None
+    port = values[0].rpartition(":")[2]
+    if not (":" in values[0] and port.isdecimal() and 0 < int(port) < 2**16):
+        raise UserError(
+            f"{VARIABLES[0]} is {values[0]!r}; it must be host:port of the first process, "
+            "with a port from 1 to 65535"
+        )
+    return values[0], count, number
 
 
 def _is_cluster(count: str, besides: str) -> bool:

@@ -42,7 +42,7 @@ def start(client: Any, host: int, hosts: int) -> None:
       hosts: the number of hosts.
 
     Raises:
-      UserError: PODRACER_STALL_SECONDS is not a number.
+      UserError: PODRACER_STALL_SECONDS is no number above 0.
     """
     global _watch
     if _watch:
@@ -51,7 +51,11 @@ def start(client: Any, host: int, hosts: int) -> None:
     try:
         limit = float(text)
     except ValueError:
-        raise UserError(f"{STALL} is {text!r}; it must be a number") from None
+        limit = 0.0
+    if not limit > 0.0:
+        raise UserError(
+            f"{STALL} is {text!r}; it must be a number of seconds above 0 (inf: no limit)"
+        )
     _watch = _Watch(client, host, hosts, limit)
     _watch.start()
     atexit.register(_watch.end)

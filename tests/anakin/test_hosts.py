@@ -106,6 +106,11 @@ def test_one_that_fails_ends_the_others(tmp_path):
         (dict(zip(hosts.VARIABLES, ("a:1", "²", "0"))), "JAX_NUM_PROCESSES is '²'"),
         (dict(zip(hosts.VARIABLES, ("a:1", "2", "-1"))), "JAX_PROCESS_ID is '-1'"),
         (dict(zip(hosts.VARIABLES, ("a:1", "2", "2"))), "it must be from 0 to 1"),
+        (
+            dict(zip(hosts.VARIABLES, ("10.0.0.1", "2", "0"))),
+            "'10.0.0.1'; it must be host",
+        ),
+        (dict(zip(hosts.VARIABLES, ("a:99999", "2", "1"))), "a port from 1 to 65535"),
     ],
 )
 def test_wrong_variables_are_one_line(monkeypatch, values, line):

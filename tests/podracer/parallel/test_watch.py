@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 
+from podracer.errors import UserError
 from podracer.parallel import watch
 from podracer.runs import evaluation
 
@@ -135,3 +136,15 @@ def test_an_evaluation_takes_so_long_and_no_longer(exits, monkeypatch):
         host.join(30)
     assert exits == [1] and time.monotonic() - started > 0.6
     assert "no progress for" in client.values[f"{watch.FAILED}/0"]
+
+
+@pytest.mark.parametrize("limit", ["soon", "0", "-5", "nan"])
+def test_a_limit_is_a_number_of_seconds(monkeypatch, limit):
+    """With 0 or less every host would end at once, and with NaN none ever."""
+    monkeypatch.setenv(watch.STALL, limit)
+    monkeypatch.setattr(watch._Watch, "start", lambda _: 1 / 0)
+    monkeypatch.setattr(watch, "_watch", None)
+    with pytest.raises(
+        UserError, match=f"{watch.STALL} is '{limit}'; it must be a num"
+    ):
+        watch.start(Client(), 0, 2)
