@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from envs_jax.conformance import check_structure
+from envs_jax.conformance import ProtocolError, check_structure, name_of
 from envs_jax.environment import Environment
-from envs_jax.wrappers import TimeLimit
+from envs_jax.wrappers import MOST_STEPS, TimeLimit
 
 
 def ready(environment: Any) -> Environment:
@@ -14,4 +14,10 @@ def ready(environment: Any) -> Environment:
     """
     check_structure(environment)
     limit = getattr(environment, "time_limit", None)
-    return environment if limit is None else TimeLimit(environment, limit)
+    try:
+        return environment if limit is None else TimeLimit(environment, limit)
+    except (TypeError, ValueError) as error:
+        raise ProtocolError(
+            f"{name_of(environment)}.time_limit is {limit!r}, expected a number of steps "
+            f"from 1 to {MOST_STEPS}, or None"
+        ) from error

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 
 from envs_jax.environment import Environment, Key
 
+MOST_STEPS = 2**31 - 1  # of an episode, which int32 counts
+
 
 @dataclasses.dataclass(frozen=True)
 class Wrapper:
@@ -47,9 +49,9 @@ class TimeLimit(Wrapper):
     max_steps: int = 1_000
 
     def __post_init__(self):
-        if self.max_steps < 1:
+        if not 1 <= self.max_steps <= MOST_STEPS:
             raise ValueError(
-                f"max_steps is {self.max_steps}; an episode needs at least 1 step"
+                f"max_steps is {self.max_steps}; it must be from 1 to {MOST_STEPS}"
             )
 
     def initial_state(self, key: Key) -> tuple[TimeLimitState, dm_env.TimeStep]:

@@ -8,6 +8,8 @@ import dataclasses
 import importlib
 from types import ModuleType
 
+from envs_jax.wrappers import MOST_STEPS
+
 LIBRARIES = {  # prefix of the name: module that must be installed
     "brax": "brax",
     "craftax": "craftax",
@@ -29,9 +31,9 @@ class Options:
     """environment steps after which an episode is truncated; default: the library's"""
 
     def __post_init__(self):
-        if self.time_limit is not None and self.time_limit < 1:
+        if self.time_limit is not None and not 1 <= self.time_limit <= MOST_STEPS:
             raise ValueError(
-                f"time_limit is {self.time_limit}; an episode needs at least 1 step"
+                f"time_limit is {self.time_limit}; it must be from 1 to {MOST_STEPS}"
             )
 
 

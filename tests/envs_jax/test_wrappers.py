@@ -16,6 +16,7 @@ from envs_jax import (
     TimeLimit,
     auto_reset,
     batched,
+    check_structure,
 )
 
 
@@ -46,9 +47,11 @@ def test_time_limit_truncates_and_leaves_terminations_alone(limit, discount):
     np.testing.assert_array_equal(timesteps.discount, [*before, discount])
 
 
-def test_a_time_limit_is_at_least_one_step():
-    with pytest.raises(ValueError, match="max_steps is 0"):
-        TimeLimit(Catch(), 0)
+@pytest.mark.parametrize("limit", [0, 2**31])
+def test_a_time_limit_is_one_that_int32_can_count(limit):
+    with pytest.raises(ValueError, match=f"max_steps is {limit}; it must be from 1 to"):
+        TimeLimit(Catch(), limit)
+    check_structure(TimeLimit(Catch(), 2**31 - 1))
 
 
 def test_auto_reset_from_every_position_of_an_episode():

@@ -235,7 +235,8 @@ def test_make_finds_a_librarys_environment(library):
             {},
             "no environment of gymnax is named 'Wolk-v0'; nearest: W",
         ),
-        ("gymnax:Walk-v0", {"time_limit": 0}, "time_limit is 0; an episode needs"),
+        ("gymnax:Walk-v0", {"time_limit": 0}, "time_limit is 0; it must be from 1"),
+        ("gymnax:Walk-v0", {"time_limit": 2**31}, f"time_limit is {2**31}; it must"),
         ("jumanji:Snake-v1", {}, "pip install jumanji"),
     ],
 )
