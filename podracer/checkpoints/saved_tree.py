@@ -32,7 +32,8 @@ def target(saved: Any, path: tuple, x: jax.Array, word: str) -> jax.ShapeDtypeSt
             saved = saved[key if isinstance(saved, dict | list | tuple) else str(key)]
         except (KeyError, IndexError, TypeError):
             raise UserError(
-                f"the checkpoint has no {name}: it is of another agent or network"
+                f"the checkpoint has no {name}: it is of another agent, network or version "
+                "of podracer"
             ) from None
     if x.size == 0:
         return parallel.like(jnp.float32(0), ())  # see full

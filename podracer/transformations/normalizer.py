@@ -24,12 +24,14 @@ class Normalizer(NamedTuple):
     count: jax.Array  # float32 []
     mean: PyTree  # float32 [...]
     variance_sum: PyTree  # float32 [...] sum of squared distances from the mean
+    lost: PyTree  # (count, mean, variance_sum): what rounding has left out of each
 
 
 def initial_state(spec: Any) -> Normalizer:
     """Statistics of no samples; `spec` is a pytree of dm_env specs."""
     zeros = jax.tree.map(lambda spec: jnp.zeros(spec.shape), spec)
-    return Normalizer(jnp.float32(0.0), zeros, zeros)
+    nothing = jnp.float32(0.0), zeros, zeros
+    return Normalizer(*nothing, lost=nothing)
 
 
 def update(
@@ -67,11 +69,25 @@ def update(
     delta = (center - mean) + left_over * over_count
     share = count / jnp.maximum(state.count + count, 1.0)
     variance_sum += jnp.square(delta) * state.count * share
-    return Normalizer(
-        state.count + count,
-        unravel(mean + delta * share),
-        jax.tree.map(jnp.add, state.variance_sum, unravel(variance_sum)),
-    )
+    return _plus(state, (count, unravel(delta * share), unravel(variance_sum)))
+
+
+def _plus(state: Normalizer, new: PyTree) -> Normalizer:
+    """The statistics plus `new` (count, mean, variance_sum).
+
+    Without what is lost, statistics would stand still after some million batches: each adds
+    less than half of the distance between two floats.
+    """
+    *old, lost = state
+    new = jax.tree.map(jnp.add, tuple(new), lost)
+    sums = jax.tree.map(jnp.add, tuple(old), new)
+    return Normalizer(*sums, lost=jax.tree.map(_lost, tuple(old), new, sums))
+
+
+def _lost(a: jax.Array, b: jax.Array, total: jax.Array) -> jax.Array:
+    """What rounding lost in total = a + b, exactly (Knuth, TAOCP 2, section 4.2.2)."""
+    of_b = total - a
+    return (a - (total - of_b)) + (b - of_b)
 
 
 def scale(state: Normalizer) -> PyTree:
