@@ -70,9 +70,10 @@ def check_structure(environment: Environment) -> None:
     for method in METHODS:
         if not callable(getattr(environment, method, None)):
             raise ProtocolError(f"{name}.{method} is missing")
-    observation, action = environment.observation_spec(), environment.action_spec()
-    _require_specs(f"{name}.observation_spec", observation, specs.Array)
-    _require_specs(f"{name}.action_spec", action, specs.BoundedArray)
+    where = f"{name}.observation_spec"
+    observation = _specs(where, environment.observation_spec, specs.Array)
+    where = f"{name}.action_spec"
+    action = _specs(where, environment.action_spec, specs.BoundedArray)
     for spec in jax.tree.leaves(action):
         if np.issubdtype(spec.dtype, np.integer) and spec.minimum.any():
             got = f"integers from {spec.minimum.tolist()}"
@@ -174,11 +175,14 @@ def require_all(name: str, rules: Rules) -> None:
             )
 
 
-def _require_specs(where: str, tree: Any, kind: type) -> None:
+def _specs(where: str, method: Callable, kind: type) -> Any:
+    """The specs that `method` returns, all of that kind."""
+    tree = attempt(where, method)
     for spec in jax.tree.leaves(tree) or [tree]:
         if not isinstance(spec, kind):
             got, expected = type(spec).__name__, kind.__name__
             raise ProtocolError(f"{where} has {got}, expected dm_env's {expected}")
+    return tree
 
 
 def _require_equal(where: str, got: Any, expected: Any) -> None:

@@ -161,7 +161,15 @@ def python_if(state, timestep):
     return (state, timestep) if timestep.reward > 0 else (None, timestep)
 
 
+class Misfit(Catch):
+    """The bounds do not fit its shape."""
+
+    def observation_spec(self):
+        return specs.BoundedArray((10, 5), np.float32, [0, 0], 1)
+
+
 STRUCTURE = {
+    "Misfit.observation_spec: ValueError: `minimum` is incompatible": Misfit(),
     "object.initial_state is missing": object(),
     "observation_spec has int, expected dm_env's Array": Broken(observation=(4, 3)),
     "action_spec has Array, expected dm_env's BoundedArray": Broken(
