@@ -10,7 +10,7 @@ import numpy as np
 from dm_env import specs
 
 from envs_jax.environment import Environment
-from envs_jax.wrappers import AutoReset, TimeLimit
+from envs_jax.wrappers import AutoReset, TimeLimit, Wrapper
 
 COPIES = 8  # of a fair coin, all show the same side with probability 1 / 128
 ROUNDING = 1e-6  # of a bound, by which real numbers may exceed it
@@ -66,6 +66,32 @@ def check_structure(environment: Environment) -> None:
 
     It traces but does not compile, and so is cheap enough to run before every training.
     """
+    for _ in range(2):  # the first time, an attribute may be a cache that is filled
+        before = _attributes(environment)
+        _check_structure(environment)
+        after = _attributes(environment)
+        changed = [x for x in after if x not in before or after[x] is not before[x]]
+        if not changed:
+            return
+    raise ProtocolError(
+        f"{changed[0]} is set by initial_state or step, expected pure functions: keep in "
+        "the state what changes"
+    )
+
+
+def _attributes(environment: Environment) -> dict[str, Any]:
+    """The attributes of the environment and of those that it wraps."""
+    layers = [environment]
+    while isinstance(layers[-1], Wrapper):
+        layers.append(layers[-1].environment)
+    return {
+        f"{type(layer).__name__}.{name}": value
+        for layer in layers
+        for name, value in getattr(layer, "__dict__", {}).items()
+    }
+
+
+def _check_structure(environment: Environment) -> None:
     name = name_of(environment)
     for method in METHODS:
         if not callable(getattr(environment, method, None)):

@@ -14,7 +14,14 @@ import pytest
 from dm_env import specs
 
 import envs_jax
-from envs_jax import Catch, ProtocolError, Wrapper, check, check_structure
+from envs_jax import (
+    Catch,
+    ProtocolError,
+    TimeLimit,
+    Wrapper,
+    check,
+    check_structure,
+)
 from envs_jax.catch import State
 from envs_jax.environment import restart, transition
 
@@ -161,6 +168,26 @@ def python_if(state, timestep):
     return (state, timestep) if timestep.reward > 0 else (None, timestep)
 
 
+class Remembering(Catch):
+    """Keeps its board to itself, as an environment in Python does."""
+
+    def initial_state(self, key):
+        vars(self)["board"] = np.zeros((10, 5), np.float32)
+        return super().initial_state(key)
+
+    def step(self, key, state, action):
+        vars(self)["board"] = self.board + 1
+        return super().step(key, state, action)
+
+
+class Caching(Catch):
+    """Computes the boards' centre when it is first used."""
+
+    def step(self, key, state, action):
+        vars(self).setdefault("centre", np.zeros(2))
+        return super().step(key, state, action)
+
+
 class Misfit(Catch):
     """The bounds do not fit its shape."""
 
@@ -169,6 +196,9 @@ class Misfit(Catch):
 
 
 STRUCTURE = {
+    "Remembering.board is set by initial_state or step, expected pure": TimeLimit(
+        Remembering(), 5
+    ),
     "Misfit.observation_spec: ValueError: `minimum` is incompatible": Misfit(),
     "object.initial_state is missing": object(),
     "observation_spec has int, expected dm_env's Array": Broken(observation=(4, 3)),
@@ -220,6 +250,10 @@ def test_broken_structure_is_named(message):
     with pytest.raises(ProtocolError, match=re.escape(message)) as error:
         check_structure(STRUCTURE[message])
     assert "\n" not in str(error.value)
+
+
+def test_an_attribute_may_be_a_cache():
+    check_structure(Caching())
 
 
 def where(condition, value, otherwise):
