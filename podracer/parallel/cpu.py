@@ -55,8 +55,8 @@ def use_cpu_cores(count: int | None = None, apart: bool = False) -> None:
 
     `apart` is for programs without collectives, as a population's: see `check_threads`.
     Adds flags to XLA_FLAGS with which programs are faster (`with_fast`).
-    Raises UserError for an impossible number, or if JAX has already started on a CPU with
-    another one: call it before anything is computed.
+    Raises UserError for an impossible number, or if JAX has already started with another
+    one on the CPU: call it before anything is computed.
     """
     count = cpu_cores(0) if count is None else count
     check_range("cores", count, 1, MOST_CPU_CORES)
@@ -66,14 +66,15 @@ def use_cpu_cores(count: int | None = None, apart: bool = False) -> None:
     if jax.config.jax_num_cpu_devices != count:
         try:
             jax.config.update("jax_num_cpu_devices", count)
-        except RuntimeError:  # JAX has started
-            started = jax.local_device_count()
-            if jax.default_backend() == "cpu" and started != count:
-                raise UserError(
-                    f"cores is {count}, but JAX has started with {started}: call "
-                    "use_cpu_cores before anything is computed, also by a module of your own "
-                    f"while it is imported, or choose {started}"
-                ) from None
+        except RuntimeError:
+            started = jax.local_devices()
+            if started[0].platform != "cpu" or len(started) == count:
+                return
+            raise UserError(
+                f"cores is {count}, but JAX has started with {len(started)} on this CPU, as "
+                "something was computed before: keep constants of imported modules in NumPy "
+                f"and call use_cpu_cores first, or set JAX_NUM_CPU_DEVICES={count}"
+            ) from None
 
 
 def with_fast(flags: str, version: str = jaxlib.__version__) -> str:

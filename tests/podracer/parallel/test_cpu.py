@@ -27,6 +27,18 @@ def test_convolutions_are_not_handed_to_ynnpack():
     assert "convolution(" in program and "ynn" not in program
 
 
+def test_jax_may_have_started_with_the_same_number():
+    """As where a user's module computes something while it is imported."""
+    program = (
+        "import jax; one = jax.numpy.ones(1); from podracer import parallel; "
+        "parallel.use_cpu_cores(1); print(jax.device_count())"
+    )
+    environment = os.environ | {"XLA_FLAGS": "", "JAX_NUM_CPU_DEVICES": "-1"}
+    command = [sys.executable, "-c", program]
+    found = subprocess.check_output(command, env=environment, text=True, timeout=300)
+    assert found.strip() == "1"
+
+
 def test_flags_of_users_and_of_other_versions_are_kept():
     fast = cpu.with_fast("", "0.10.2")
     assert fast.split() == [f"{name}={value}" for name, value in cpu.FAST.items()]
