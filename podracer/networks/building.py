@@ -1,6 +1,7 @@
 """The actor-critic network for an environment's observations and actions."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -30,7 +31,8 @@ def actor_critic(
     """A network with a policy and a value, for an environment's specs.
 
     Raises UserError for actions that no policy supports, for an observation that is no image
-    where the torso needs one, and, when traced, for observations unlike their spec.
+    where the torso needs one or has no elements, and, when traced, for observations unlike
+    their spec.
     """
     config = with_torso(observation_spec, config)
     module = ActorCritic(config, *heads.kind_of(action_spec))
@@ -175,6 +177,11 @@ def check_shapes(observation_spec: Any, timesteps: dm_env.TimeStep) -> None:
 def with_torso(observation_spec: Any, config: Config) -> Config:
     """The config with a torso for such observations, chosen if auto; else UserError."""
     seen = observation_spec[0] if config.last_action else observation_spec
+    if not any(math.prod(spec.shape) for spec in jax.tree.leaves(seen)):
+        raise UserError(
+            f"observation_spec is {seen}, without a number that a network could see: where "
+            "there is nothing to observe, give a constant of shape (1,)"
+        )
     shape = getattr(seen, "shape", ())
     side = min(shape[:2]) if len(shape) == 3 else 0  # of an image [H, W, C]
     smallest = {"shallow": 36, "a3c": 20, "minatar": 3, "mlp": 0, "resnet": 1}  # sides

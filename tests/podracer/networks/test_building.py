@@ -214,6 +214,17 @@ def test_actions_that_no_policy_is_for_are_one_line(spec):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("last_action", [False, True])
+def test_nothing_to_observe_is_one_line(last_action):
+    spec, action = {"nothing": specs.Array((0,), np.float32)}, specs.DiscreteArray(2)
+    config = networks.Config(last_action=last_action)
+    with pytest.raises(UserError, match="^observation_spec .*a constant") as error:
+        networks.actor_critic((spec, action) if last_action else spec, action, config)
+    assert "\n" not in str(error.value)
+    spec["something"] = specs.Array((), np.float32)
+    networks.actor_critic(spec, action)
+
+
 def test_squashing_twice_is_refused():
     with pytest.raises(UserError, match="squash"):
         heads.Config(mean="tanh", squash=True)
