@@ -58,7 +58,8 @@ def scale_actions(agent: Agent, action_spec: Any) -> Agent:
       agent: made for `scaled_spec(action_spec)`.
       action_spec: the environment's; UserError where it has no finite bounds.
     """
-    _check_ranges("action_spec", action_spec, "clip_actions needs none")
+    way_out = "clip_actions (--interface.actions clip) needs none"
+    _check_ranges("action_spec", action_spec, way_out)
     return _act_within(agent, action_spec, lambda to, x: to.center + to.half * x)
 
 

@@ -245,7 +245,11 @@ def test_scaled_specs():
 @pytest.mark.parametrize(
     ("field", "spec", "line"),
     [
-        ("action_spec", specs.Array((2,), np.float32), "bounds -inf to inf;.*clip_act"),
+        (
+            "action_spec",
+            specs.Array((2,), np.float32),
+            "bounds -inf to inf;.*clip_actions .--interface.actions clip",
+        ),
         (
             "action_spec",
             specs.BoundedArray((2,), np.float64, [-1, 0], [1, INF]),
