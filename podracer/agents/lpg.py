@@ -129,9 +129,11 @@ def make_network(
 ) -> networks.Network:
     """A network that predicts `rules.lpg.Predictions`.
 
-    Raises UserError for actions other than a single choice, and as `networks.actor_critic`.
+    Raises UserError for actions other than a single choice, for a policy head that is one of
+    continuous actions, and as `networks.actor_critic`.
     """
     actions = heads.number_of_actions(action_spec, "LPG")
+    heads.check_unused(config.head, "LPG", "init_scale")
     if config.table:
         return _table(observation_spec, actions, config.prediction_size)
 

@@ -211,9 +211,11 @@ def make_network(
 ) -> networks.Network:
     """A network that predicts action values [..., A].
 
-    Raises UserError for actions other than a single choice, and as `networks.actor_critic`.
+    Raises UserError for actions other than a single choice, for a policy head that is not
+    the default, and as `networks.actor_critic`.
     """
     actions = heads.number_of_actions(action_spec, "PQN")
+    heads.check_unused(config.head, "PQN")
 
     def value_head(features):
         return torsos.dense(actions, "value_head")(features)

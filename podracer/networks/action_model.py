@@ -71,9 +71,11 @@ def action_model(
 ) -> Network:
     """A network that predicts `Predictions`, for an environment with discrete actions.
 
-    Raises UserError for other actions, and as `networks.actor_critic` does.
+    Raises UserError for other actions, for a policy head that is not the default, and as
+    `networks.actor_critic` does.
     """
     actions = heads.number_of_actions(action_spec, "Disco103")
+    heads.check_unused(config.head, "Disco103")
 
     def predict(features):
         features = dense(config.embedding_size, "embedding")(features)

@@ -60,6 +60,17 @@ class Config:
             )
 
 
+def check_unused(config: Config, who: str, *used: str) -> None:
+    """Raises UserError for a field other than its default that `who`, which uses no others
+    than `used`, would ignore."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name not in used and value != field.default:
+            raise UserError(
+                f"head.{field.name} is {value}, which has no effect on {who}: leave it out"
+            )
+
+
 class PolicyHead(nn.Module):
     """features [..., F] -> a policy over the actions that `kind_of` describes."""
 

@@ -15,6 +15,7 @@ from podracer import networks
 from podracer.agents import learned_rule, lpg
 from podracer.agents.presets import PRESETS
 from podracer.errors import UserError
+from podracer.networks import heads
 from podracer.rules import files, reinforce
 from podracer.rules import lpg as rule
 from tests.jitted import jitted
@@ -174,6 +175,12 @@ def test_weights_of_other_sizes_are_refused(tmp_path):
         (SEEN, ACTIONS, lpg.NetworkConfig(table=True), "table is on"),
         (SEEN, ACTIONS, lpg.NetworkConfig(torso="resnet"), "torso is resnet"),
         (SEEN, ACTIONS, lpg.NetworkConfig(separate_value=True), "separate_value is"),
+        (
+            SEEN,
+            ACTIONS,
+            lpg.NetworkConfig(head=heads.Config(init_scale=0.1, squash=True)),
+            "head.squash is True, which has no effect on LPG: leave it out",
+        ),
     ],
 )
 def test_a_network_that_cannot_be_is_one_line(seen, actions, network, line):

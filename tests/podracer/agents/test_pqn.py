@@ -14,6 +14,7 @@ from podracer.agent import ActorOutput, Trajectory
 from podracer.agents import pqn
 from podracer.errors import UserError
 from podracer.learning import losses
+from podracer.networks import heads
 
 SPECS = Catch().observation_spec(), Catch().action_spec()
 DEFAULT = pqn.Config()
@@ -223,3 +224,6 @@ def test_impossible_settings_are_one_line():
         pqn.NetworkConfig(torso="resnet")
     with pytest.raises(UserError, match="separate_value is true"):
         pqn.make_network(*SPECS, pqn.NetworkConfig(separate_value=True))
+    with pytest.raises(UserError, match=r"head.init_scale is 0.1, .* no effect on PQN"):
+        head = heads.Config(init_scale=0.1)
+        pqn.make_network(*SPECS, pqn.NetworkConfig(head=head))

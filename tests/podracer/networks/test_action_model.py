@@ -7,6 +7,7 @@ import pytest
 from dm_env import specs
 
 from podracer.errors import UserError
+from podracer.networks import heads
 from podracer.networks.action_model import Config, action_model, prediction_bytes
 from podracer.transformations.examples import zero_timestep
 
@@ -69,6 +70,12 @@ def test_impossible_networks_are_refused(config, message):
 def test_actions_that_are_no_single_choice_are_refused():
     with pytest.raises(UserError, match="Disco103 is for discrete actions, one"):
         action_model(spec(4), specs.BoundedArray((2,), np.float32, -1, 1))
+
+
+def test_a_policy_head_that_would_be_ignored_is_refused():
+    config = Config(head=heads.Config(init_scale=0.1))
+    with pytest.raises(UserError, match=r"head.init_scale is 0.1, .* on Disco103"):
+        action_model(spec(4), specs.DiscreteArray(2), config)
 
 
 def test_each_action_has_its_own_predictions():
