@@ -67,7 +67,8 @@ def describe(
                 raise compiled.DoesNotFit(program.name, needed, slice.memory)
         return made
 
-    start, call = compiled.fitting(build, batch_size, 1 if runs else used)
+    with parallel.planned_for(used):
+        start, call = compiled.fitting(build, batch_size, 1 if runs else used)
     print(report.line(start))
     steps = batch_size * config.unroll_length * (count or 1)
     print("\n".join(report.report(call, slice, "an update", steps)))

@@ -149,7 +149,10 @@ def describe(
             f"each with the share of the {len(learners)}: the compiler rejects such a part "
             "of it"
         )
-        made = compiled.fitting(partial(build, slice.cores), config.batch_size, unit)
+        with parallel.planned_for(len(learners)):
+            made = compiled.fitting(
+                partial(build, slice.cores), config.batch_size, unit
+            )
     acts, learns = map(compiled.size, held(made, threads))
     print(
         f"an actor core holds about {acts} ({threads} threads), a learner core {learns}"

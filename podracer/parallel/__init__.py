@@ -31,6 +31,7 @@ from podracer.parallel.cores import (
     over_cores,
     over_members,
     over_shares,
+    planned_for,
 )
 from podracer.parallel.cpu import processors, use_cpu_cores
 from podracer.parallel.mesh import CORE, make_mesh, mesh_of, over_hosts, platform
@@ -62,6 +63,7 @@ __all__ = [
     "over_hosts",
     "over_members",
     "over_shares",
+    "planned_for",
     "platform",
     "processors",
     "split",

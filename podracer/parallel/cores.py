@@ -10,7 +10,9 @@ argument or a result is laid out over the cores:
 * OPTIONAL: not part of programs; a state may lack it.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import jax
@@ -37,6 +39,7 @@ SPECS = {
     OPTIONAL: PartitionSpec(),  # always empty inside programs
 }
 AXES = {BATCH: 0, SEQUENCE: 1}
+_planned: ContextVar[int | None] = ContextVar("_planned", default=None)
 
 
 class Average(NamedTuple):
@@ -51,10 +54,13 @@ class Average(NamedTuple):
     @property
     def cores(self) -> int:
         """The number of cores that the mean is over."""
+        if self.axis is None:
+            return 1
         try:
-            return 1 if self.axis is None else jax.lax.axis_size(self.axis)
+            size = jax.lax.axis_size(self.axis)
         except NameError:  # not inside a replicated program
             return 1
+        return _planned.get() or size
 
     def __call__(self, tree: Any) -> Any:
         """The mean of every leaf; small ones in one collective, which a CPU waits for."""
@@ -85,6 +91,20 @@ class Average(NamedTuple):
 
 AVERAGE = Average()  # over all cores
 MEMBERS = Average(MEMBER)  # over the cores of a population, see `over_shares`
+
+
+@contextlib.contextmanager
+def planned_for(cores: int) -> Iterator[None]:
+    """Programs traced within have the shares of `cores` cores, whatever the mesh has.
+
+    For plans, where a compiler accepts no mesh of that size: what an agent divides by
+    `Average.cores`, such as the capacity of its replay, is as large as in the run.
+    """
+    token = _planned.set(cores)
+    try:
+        yield
+    finally:
+        _planned.reset(token)
 
 
 def core_key(key: jax.Array) -> jax.Array:

@@ -5,10 +5,10 @@ import re
 import jax
 import pytest
 
-from podracer import networks
+from podracer import networks, parallel
 from podracer.agents import impala
 from podracer.errors import UserError
-from podracer.plan import slices
+from podracer.plan import compiled, slices
 from sebulba import __main__ as command
 from sebulba import host_environments, planning
 
@@ -55,3 +55,26 @@ def test_what_does_not_fit_is_told():
         tell(2**10)
     with pytest.raises(UserError, match="batch_size is 13, .* a multiple of 6"):
         tell(2**40, batch_size=13)
+
+
+def test_a_plan_as_if_all_learned_has_the_shares_of_those_that_do(monkeypatch, capsys):
+    """Two hosts of three learners: what an agent divides, as its replay, it divides by six."""
+    counted = []
+
+    def programs(agent, timestep, cores, **options):
+        if len(cores.learners) < len(jax.devices()):
+            raise compiled.Refused("no such part")
+        program = parallel.over_cores(
+            lambda: counted.append(parallel.AVERAGE.cores),
+            parallel.mesh_of(cores.learners),
+            inputs=(),
+            outputs=parallel.SHARED,
+        )
+        program.lower()
+        raise compiled.Refused("seen")
+
+    monkeypatch.setattr(planning, "programs", programs)
+    with pytest.raises(compiled.Refused, match="seen"):
+        tell(2**40)
+    assert "as if all 8 cores of the slice learned" in capsys.readouterr().out
+    assert counted == [6]
