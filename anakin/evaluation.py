@@ -10,6 +10,7 @@ from anakin.acting import initial_actors, interact
 from envs_jax.environment import Environment
 from envs_jax.wrappers import Batched, auto_reset, unwrapped
 from podracer.agent import Agent
+from podracer.errors import check_play
 from podracer.runs.evaluation import Evaluation
 from podracer.trained import filming
 from podracer.trained.filming import Film, Frame
@@ -37,7 +38,11 @@ def evaluate(
       seed: random seed of environments and sampled actions.
       greedy: act without exploration.
       max_steps: environment steps after which an episode is abandoned.
+
+    Raises:
+      UserError: a number is impossible.
     """
+    check_play(episodes, max_steps, seed)
     make_run = _make_run
     try:
         hash(environment)
@@ -70,8 +75,9 @@ def film(
         not.
 
     Raises:
-      ValueError: the environment has no `render`.
+      ValueError: the environment has no `render`, or a number is impossible.
     """
+    check_play(episodes, max_steps, seed)
     drawing = unwrapped(environment)
     if not hasattr(drawing, "render"):
         raise ValueError(f"{type(drawing).__name__} has no pictures (render(state))")

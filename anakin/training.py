@@ -18,6 +18,7 @@ from envs_jax.environment import Environment
 from envs_jax.wrappers import batched
 from podracer import parallel
 from podracer.agent import Agent, Key, LearnerState, Metrics, with_last
+from podracer.errors import check_seed
 from podracer.metrics import tally
 from podracer.metrics.episodes import Episodes
 
@@ -91,6 +92,7 @@ def train(
         agent does not average what its cores share.
       FloatingPointError: a metric is not finite; names it and the update.
     """
+    check_seed(seed)
     mesh = parallel.make_mesh(cores)
     check(environment, batch_size, unroll_length, total_steps, mesh.size, reset_pool)
     check_played(environment)

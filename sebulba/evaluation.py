@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from podracer.agent import Agent
+from podracer.errors import check_play
 from podracer.runs.evaluation import Evaluation
 from podracer.trained import filming
 from podracer.trained.filming import Film, Frame
@@ -41,7 +42,11 @@ def evaluate(
       max_steps: environment steps after which an episode is abandoned; its environment
         plays no further one.
       progress: called after each episode.
+
+    Raises:
+      UserError: a number is impossible.
     """
+    check_play(episodes, max_steps, seed)
     size = environment.batch_size
     act = jax.jit(filming.actor_step_of(agent, greedy))
     left = np.array([len(x) for x in np.array_split(np.arange(episodes), size)])
@@ -85,8 +90,10 @@ def film(
         not.
 
     Raises:
-      ValueError: the environment neither renders nor observes pictures.
+      ValueError: the environment neither renders nor observes pictures, or a number is
+        impossible.
     """
+    check_play(episodes, max_steps, seed)
     act, key = jax.jit(filming.actor_step_of(agent, greedy)), jax.random.key(seed)
 
     def draw(actor_state, timestep):

@@ -13,6 +13,7 @@ import numpy as np
 
 from podracer import parallel
 from podracer.agent import Agent
+from podracer.errors import check_seed
 from podracer.parallel import hosts, watch
 from sebulba.actor import running
 from sebulba.cores import Cores
@@ -79,6 +80,7 @@ def train(
       TimeoutError: nothing moved for minutes.
       Exception: whatever an environment raised, with its traceback.
     """
+    check_seed(seed)
     check(
         max_lag,
         unroll_length=unroll_length,

@@ -320,6 +320,7 @@ def test_episode_metrics():
         ({"total_steps": -5}, "total_steps is -5; it must be at least 1"),
         ({"updates_per_report": 0}, "updates_per_report is 0; it must be at least 1"),
         ({"cores": 9}, "cores is 9; this program sees 8"),
+        ({"seed": 2**32}, f"seed is {2**32}; it must be from 0 to {2**32 - 1}"),
     ],
 )
 def test_bad_input_is_one_line(options, line):

@@ -245,6 +245,7 @@ def test_episodes_are_counted_once():
     [
         ({"unroll_length": 0}, "unroll_length is 0; it must be at least 1"),
         ({"threads_per_core": 0}, "threads_per_core is 0"),
+        ({"seed": 2**32}, f"seed is {2**32}; it must be from 0 to {2**32 - 1}"),
         ({"updates_per_trajectory": 3}, "batch_size is 4, which does not split into 9"),
         ({"devices": 8}, "batch_size is 4, which does not split into 6"),
     ],

@@ -211,6 +211,22 @@ def test_each_environment_plays_its_share():
     assert cut.episode_length.tolist() == [3] and not cut.finished.any()
 
 
+@pytest.mark.parametrize("play", ["evaluate", "film"])
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"episodes": 0}, "episodes is 0; it must be from 1 to"),
+        ({"max_steps": 0}, "max_steps is 0; it must be from 1 to"),
+        ({"seed": 2**32}, f"seed is {2**32}; it must be from 0 to"),
+    ],
+)
+def test_a_script_cannot_play_with_impossible_numbers(play, options, line):
+    with pytest.raises(UserError, match=line):
+        getattr(anakin, play)(*counting_agent(), envs_jax.Catch(), **options)
+    with pytest.raises(UserError, match=line):
+        getattr(sebulba, play)(*counting_agent(), HostCounter(1), **options)
+
+
 def test_an_environment_without_a_hash_is_evaluated():
     """As it is trained in: a dataclass that is not frozen, or has an array, has none."""
 
