@@ -174,12 +174,14 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
         weight = jnp.ones_like(mask) if config.padding_in_advantages else mask
         advantage = mask * losses.standardize(advantage, weight, average)
 
-        def padded_with_ones(x):  # a density at padding must be finite
+        def padded(number, x):  # a density at padding must be finite
             valid = mask.reshape(*mask.shape, *(1,) * (x.ndim - 2)) > 0
-            return jnp.where(valid, x, jnp.ones_like(x))
+            return jnp.where(valid, x, jnp.full_like(x, number))
 
         seen = jax.tree.map(lambda x: x[:-1], timesteps)
-        action, policy = jax.tree.map(padded_with_ones, episodes.outputs)
+        action, policy = episodes.outputs
+        action = jax.tree.map(partial(padded, 0), action)  # squashed ones are below 1
+        policy = jax.tree.map(partial(padded, 1), policy)
         return Batch(seen, action, policy, advantage, target, mask)
 
     def train(key, shared: Shared, episodes: Trajectory) -> Shared:

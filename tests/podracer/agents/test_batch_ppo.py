@@ -16,7 +16,8 @@ from podracer.agents.batch_ppo import Config
 from podracer.agents.presets import PRESETS
 from podracer.errors import UserError
 from podracer.learning import losses, whole_episodes
-from podracer.networks.policies import Gaussian
+from podracer.networks import heads
+from podracer.networks.policies import Gaussian, TanhGaussian
 from podracer.parallel import AVERAGE
 from tests.jitted import jitted
 
@@ -278,6 +279,18 @@ def test_padding_changes_nothing_that_it_should_not(config):
     )
     for x, y in ((a.params, b.params), (a.kl_penalty, b.kl_penalty)):
         jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), x, y)
+
+
+def test_squashed_actions_have_a_density_at_padding():
+    squash = dataclasses.replace(NETWORK, head=heads.Config(squash=True))
+    agent = make(network=squash)
+    state = full(agent)
+    timestep, (action, policy) = state.local.rows
+    output = ActorOutput(jnp.tanh(action), TanhGaussian(*policy))
+    rows = whole_episodes.Row(timestep, output)
+    state = state._replace(local=state.local._replace(rows=rows))
+    _, metrics = trained(agent, state)
+    assert all(np.isfinite(float(x)) for x in metrics.values())
 
 
 def test_padding_in_advantages_is_the_originals_quirk():
