@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import itertools
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,6 +36,12 @@ def choose(config: Any) -> list[Member]:
     """
     fields = [_sweep(config.agent, text) for text in config.sweep]
     names = [name for name, _ in fields]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(
+                f"sweep has {name} twice: give all of its values at once, "
+                f"{name.replace('_', '-')}=VALUE,VALUE"
+            )
     members = []
     for values in itertools.product(*(values for _, values in fields)):
         numbers = dict(zip(names, values, strict=True))
@@ -47,6 +54,12 @@ def choose(config: Any) -> list[Member]:
                 config, agent=agent, seed=seed, seeds=1, sweep=(), cores=1
             )
             members.append(Member(f"{swept}seed-{seed}", seed, numbers, alone))
+    [(name, times)] = Counter(x.name for x in members).most_common(1)
+    if times > 1:
+        raise UserError(
+            f"sweep gives {times} runs the folder {name}: leave equal values out, and "
+            "choose others that differ in their first six digits"
+        )
     return members
 
 

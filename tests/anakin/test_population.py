@@ -235,6 +235,8 @@ def test_every_seed_with_every_value():
             "must be FIELD=VALUE,VALUE with one of the agent's",
         ),
         ({"sweep": ("clip=-1",)}, "clip is -1"),
+        ({"sweep": ("clip=1", "agent.clip=2")}, "sweep has clip twice: give all of"),
+        ({"sweep": ("clip=1,2,1",)}, "sweep gives 2 runs the folder clip-1-seed-0"),
         ({"seeds": 0}, "seeds is 0; it must be at least 1"),
     ],
 )
