@@ -126,7 +126,8 @@ def make_loss(config: Config, network: Network) -> Callable:
 
         policy, value = network.unroll(params, memory, batch.timesteps)
         log_mu = batch.policy.log_prob(batch.action)
-        rho = jnp.exp(policy.log_prob(batch.action) - log_mu)
+        log_rho = policy.log_prob(batch.action) - log_mu
+        rho = jnp.exp(batch.mask * log_rho)  # of padding, it could overflow
         kl = mean(batch.policy.kl(policy))
         entropy = mean(policy.entropy())
         terms = {

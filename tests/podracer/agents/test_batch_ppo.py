@@ -293,6 +293,19 @@ def test_squashed_actions_have_a_density_at_padding():
     assert all(np.isfinite(float(x)) for x in metrics.values())
 
 
+def test_a_sure_policy_at_padding_does_not_overflow():
+    zeros, ones = jnp.zeros((1, 1)), jnp.ones((1, 1, 9))  # nine numbers an action
+    agents = networks.Network(
+        *[None] * 3,
+        lambda params, *_: networks.Predictions(Gaussian(params, 1e-6 * ones), zeros),
+        None,
+    )
+    batch = batch_ppo.Batch((), 0 * ones, Gaussian(ones, ones), zeros, zeros, zeros)
+    loss = jax.grad(batch_ppo_loss.make_loss(Config(), agents), 1, has_aux=True)
+    for x in jax.tree.leaves(loss(1.0, 0 * ones, batch, ())):
+        assert np.isfinite(x).all()
+
+
 def test_padding_in_advantages_is_the_originals_quirk():
     agent = make()
     a, b = (
