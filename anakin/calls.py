@@ -17,37 +17,38 @@ def with_tally(state: Any, step: Callable) -> Any:
 
 
 def make_call(step: Callable, average: Average = parallel.AVERAGE) -> Callable:
-    """(state, updates, afresh) -> (state, metrics, failures): iterates the unit `step`.
+    """(state, updates, report) -> (state, metrics, failures): iterates the unit `step`.
 
     The state has `updates`, `tally`, `episodes` and `counting(episodes, tally)`, which
     replaces these two, as `training.State` has.
 
-    Metrics are means over cores and over the updates since the last call with `afresh`,
-    which restarts the count; `failures` are the first of any core, see `tally`.
+    Metrics are means over cores and over the updates since the last call with `report`,
+    after which the count restarts; `failures` are the first of any core, see `tally`.
     """
 
-    def call(state: Any, updates: jax.Array, afresh: jax.Array):
+    def call(state: Any, updates: jax.Array, report: jax.Array):
         def body(_, state):
             state, metrics = step(state)
             return state._replace(tally=tally.add(state.tally, metrics, state.updates))
 
-        state = restart(state, afresh)
         with jax.named_scope("updates"):  # by which `podracer.plan` finds this loop
             state = jax.lax.fori_loop(jnp.uint32(0), updates, body, state)
         metrics = average(tally.means(state.tally))
         _, sums = episodes.collect(state.episodes)
         metrics |= episodes.means(average.total(sums))
-        return state, metrics, average.first(state.tally.failures)
+        failures = average.first(state.tally.failures)
+        # Now, not in the next call: a resumed run may have its reports elsewhere.
+        return restart(state, report), metrics, failures
 
     return call
 
 
-def restart(state: Any, afresh: jax.Array) -> Any:
-    """The state, its counts back at 0 if `afresh`."""
+def restart(state: Any, report: jax.Array) -> Any:
+    """The state, its counts back at 0 if they were reported."""
     running, _ = episodes.collect(state.episodes)
     counted = state.episodes, state.tally
     counted = jax.tree.map(
-        lambda nothing, so_far: jnp.where(afresh, nothing, so_far),
+        lambda nothing, so_far: jnp.where(report, nothing, so_far),
         (running, tally.initial_state(state.tally.sums)),
         counted,
     )

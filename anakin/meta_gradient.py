@@ -136,7 +136,7 @@ def steps(meta: Meta, config: Config) -> int:
 
 
 def make_programs(meta: Meta, config: Config, mesh: Any) -> training.Programs:
-    """(key, index [P]) -> State, and (state, updates, afresh) -> ..., see `make_call`."""
+    """(key, index [P]) -> State, and (state, updates, report) -> ..., see `make_call`."""
     update = make_update(meta, config)
 
     def start(key: Key, index: jax.Array) -> State:

@@ -135,6 +135,6 @@ def _compiled(
 ) -> list[compiled.Program]:
     index = jax.ShapeDtypeStruct((batch_size,), jnp.int32)
     start = compiled.compile("start", made.start, key, *values, index)
-    updates, afresh = (jax.ShapeDtypeStruct((), x) for x in (jnp.uint32, jnp.bool_))
-    call = compiled.compile("call", made.call, start.results, *values, updates, afresh)
+    updates, report = (jax.ShapeDtypeStruct((), x) for x in (jnp.uint32, jnp.bool_))
+    call = compiled.compile("call", made.call, start.results, *values, updates, report)
     return [start, call]

@@ -108,7 +108,7 @@ def make_programs(
     make_agent: Callable, environment, mesh, unroll_length: int, reset_pool: int | None
 ) -> Programs:
     """The programs of S runs side by side: (keys [S], values, index [B]) -> State, and
-    (state, values, updates, afresh) -> ...; `values` are the hyperparameters, each [S]."""
+    (state, values, updates, report) -> ...; `values` are the hyperparameters, each [S]."""
     environment, platform = batched(environment, reset_pool), parallel.platform(mesh)
 
     def start(key, values, index):
@@ -116,9 +116,9 @@ def make_programs(
         unit = make_unit(agent, environment, unroll_length, platform)
         return with_tally(initial_state(key, index, agent, environment), unit)
 
-    def call(state, values, updates, afresh):
+    def call(state, values, updates, report):
         unit = make_unit(make_agent(values), environment, unroll_length, platform)
-        return make_call(unit)(state, updates, afresh)
+        return make_call(unit)(state, updates, report)
 
     return Programs(
         parallel.over_members(

@@ -74,7 +74,7 @@ def iterate(
     """Yields (state, metrics of each run) at each report, in calls of about a second.
 
     Args:
-      compile: makes the program, (state, updates, afresh) -> (state, metrics, failures).
+      compile: makes the program, (state, updates, report) -> (state, metrics, failures).
       state: the first one.
       done: its number of updates.
       reports: when to yield.
@@ -92,8 +92,8 @@ def iterate(
         reported, seconds, target = done, 0.0, reports.next(done)
         while done < target and not ends:
             updates, started = min(most, target - done), time.perf_counter()
-            afresh = jnp.bool_(done % reports.updates == 0)
-            state, metrics, failures = call(state, jnp.uint32(updates), afresh)
+            report = jnp.bool_(done + updates == target)
+            state, metrics, failures = call(state, jnp.uint32(updates), report)
             # Reading the metrics waits: no more than one program is ever in flight.
             rows = read(metrics, failures)
             done, took = done + updates, time.perf_counter() - started

@@ -106,7 +106,7 @@ class Programs(NamedTuple):
     """What a run executes, on every core of a mesh."""
 
     start: Callable  # (key, index [B]) -> State
-    call: Callable  # (state, updates, afresh) -> ..., see `make_call`; reuses the state
+    call: Callable  # (state, updates, report) -> ..., see `make_call`; reuses the state
 
 
 def make_programs(

@@ -11,7 +11,7 @@ def loop(done, stopped):
     """The updates of each yield, and whether it has metrics; a state is its number of
     updates."""
 
-    def call(state, updates, afresh):
+    def call(state, updates, report):
         return state + int(updates), {}, {}
 
     found = reports.iterate(

@@ -1,5 +1,6 @@
 """Anakin: alignment, cores, determinism, long runs, bad input."""
 
+import itertools
 from types import SimpleNamespace
 
 import jax
@@ -309,6 +310,29 @@ def test_episode_metrics():
     assert {m["episode_return"] for m in seen} == {15.0}
     assert {m["episode_length"] for m in seen} == {5.0}
     assert sum(m["episodes"] for m in seen) == 16 * ((40 + 0) // 6 + ((40 % 6) >= 5))
+
+
+@pytest.mark.parametrize(
+    ("shorter", "stops", "updates_per_report"),
+    [
+        ({"total_steps": 3 * 128, "updates_per_report": 2}, [], 2),  # its last is short
+        ({"total_steps": 3 * 128, "updates_per_report": 3}, [], 2),
+        ({"updates_per_report": 5}, [False, True], 1),  # stopped between two reports
+    ],
+)
+def test_reports_elsewhere_after_a_resume_count_each_episode_once(
+    shorter, stops, updates_per_report
+):
+    asked = itertools.chain(stops, itertools.repeat(bool(stops)))
+    options = {"unroll_length": 8}
+    before = [*train(Counter(), stopped=lambda: next(asked), **options, **shorter)]
+    state = before[-1][0]
+    assert int(state.updates) == (1 if stops else 3)
+    options |= {"updates_per_report": updates_per_report}
+    after = train(Counter(), restore=lambda *_: state, **options)
+    rows = [row for _, row in (*before, *after) if row]
+    assert rows[-1]["updates"] == 5
+    assert sum(row["episodes"] for row in rows) == 16 * (40 // 6)
 
 
 @pytest.mark.parametrize(
