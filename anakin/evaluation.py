@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from anakin.acting import initial_actors, interact
 from envs_jax.environment import Environment
@@ -14,6 +15,8 @@ from podracer.errors import check_play
 from podracer.runs.evaluation import Evaluation
 from podracer.trained import filming
 from podracer.trained.filming import Film, Frame
+
+AT_ONCE = 2**12  # most episodes played side by side, which is what memory has to hold
 
 
 def evaluate(
@@ -48,8 +51,13 @@ def evaluate(
         hash(environment)
     except TypeError:  # its program cannot be remembered
         make_run = _make_run.__wrapped__
-    run = make_run(agent, environment, episodes, greedy, max_steps)
-    count = jax.device_get(run(actor_params, jax.random.key(seed)))
+    run, key = make_run(agent, environment, greedy, max_steps), jax.random.key(seed)
+    size = -(-episodes // -(-episodes // AT_ONCE))
+    parts = [
+        jax.device_get(run(actor_params, key, first + jnp.arange(size)))
+        for first in range(0, episodes, size)
+    ]
+    count = jax.tree.map(lambda *x: np.concatenate(x)[:episodes], *parts)
     return Evaluation(
         count.episode_return, count.episode_length, count.finished.astype(bool)
     )
@@ -111,16 +119,14 @@ def film(
 
 
 @functools.lru_cache(maxsize=8)  # repeated evaluations compile once
-def _make_run(
-    agent: Agent, environment: Environment, episodes: int, greedy: bool, max_steps: int
-):
+def _make_run(agent: Agent, environment: Environment, greedy: bool, max_steps: int):
     environment = Batched(auto_reset(environment))
     actor_step = filming.actor_step_of(agent, greedy)
 
     @jax.jit
-    def run(params, key):
+    def run(params, key, index):
         start_key, run_key = jax.random.split(key)
-        actors = initial_actors(start_key, jnp.arange(episodes), agent, environment)
+        actors = initial_actors(start_key, index, agent, environment)
 
         def act(keys, actor_state, timestep):
             return *actor_step(keys, params, actor_state, timestep), ()

@@ -49,7 +49,7 @@ def evaluate(
     check_play(episodes, max_steps, seed)
     size = environment.batch_size
     act = jax.jit(filming.actor_step_of(agent, greedy))
-    left = np.array([len(x) for x in np.array_split(np.arange(episodes), size)])
+    left = episodes // size + (np.arange(size) < episodes % size)
     total, length = np.zeros(size, np.float32), np.zeros(size, np.int32)
     played, key, steps = [], jax.random.key(seed), 0
     actor_state, timestep = agent.initial_actor_state(size), environment.reset()

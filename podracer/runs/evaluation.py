@@ -20,6 +20,7 @@ from podracer.runs import run_folder
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
+MOST_DRAWN = 10**7  # values at once, which memory holds: fewer resamples of many values
 
 
 class Evaluation(NamedTuple):
@@ -71,7 +72,7 @@ def interval(
         n_resamples=RESAMPLES,
         method="percentile",
         rng=np.random.default_rng(0),  # equal runs give equal intervals
-        batch=100,
+        batch=max(1, min(100, MOST_DRAWN // values.size)),
     ).confidence_interval
     return found.low, found.high
 

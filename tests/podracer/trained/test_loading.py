@@ -227,6 +227,26 @@ def test_a_script_cannot_play_with_impossible_numbers(play, options, line):
         getattr(sebulba, play)(*counting_agent(), HostCounter(1), **options)
 
 
+def test_many_episodes_are_played_in_parts(monkeypatch):
+    """Memory holds one part; the episodes are those that are played side by side."""
+    agent, params = counting_agent()
+    sizes = []
+
+    def initial_actor_state(size):
+        sizes.append(size)
+        return agent.initial_actor_state(size)
+
+    seen = agent._replace(initial_actor_state=initial_actor_state)
+    environment = envs_jax.make("bandit", arms=2, noise=1.0)
+    options = {"episodes": 10, "greedy": False}
+    whole = anakin.evaluate(seen, params, environment, **options)
+    monkeypatch.setattr(anakin.evaluation, "AT_ONCE", 4)
+    parts = anakin.evaluate(seen, params, environment, **options)
+    assert sizes == [10, 4]
+    jax.tree.map(np.testing.assert_array_equal, whole, parts)
+    assert len({*whole.episode_return.tolist()}) > 1
+
+
 def test_an_environment_without_a_hash_is_evaluated():
     """As it is trained in: a dataclass that is not frozen, or has an array, has none."""
 
@@ -248,6 +268,21 @@ def test_the_interval_is_of_the_mean():
     assert 50 <= covered  # 57 expected of a 95 % interval
     one = evaluation.Evaluation(np.ones(1), np.ones(1, int), np.ones(1, bool))
     assert evaluation.summary(one)["low"] is None
+
+
+def test_the_interval_of_many_episodes_takes_no_more_memory(monkeypatch):
+    values, sizes = np.random.default_rng(1).normal(size=(50, 1)), []
+
+    def mean(resamples, axis):
+        sizes.append(resamples.size)
+        return np.mean(resamples, axis=axis)
+
+    expected = evaluation.interval(values, mean)
+    assert max(sizes) == 100 * 50
+    sizes.clear()
+    monkeypatch.setattr(evaluation, "MOST_DRAWN", 500)
+    assert evaluation.interval(values, mean) == expected
+    assert max(sizes) == 500
 
 
 def seconds_of(path):
