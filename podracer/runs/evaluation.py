@@ -112,7 +112,7 @@ def keep(evaluation: Evaluation, config: Config, updates: int) -> str:
     if found["low"] is not None:
         line += f" ({human(found['low'])} to {human(found['high'])}, 95 %)"
     line += (
-        f" over {config.episodes} episodes of {human(found['episode_length'])} steps, "
+        f" over {found['episodes']} episodes of {human(found['episode_length'])} steps, "
         f"{'sampled' if config.sampled else 'greedy'}, after {updates} updates"
     )
     if found["unfinished"]:

@@ -227,6 +227,15 @@ def test_a_script_cannot_play_with_impossible_numbers(play, options, line):
         getattr(sebulba, play)(*counting_agent(), HostCounter(1), **options)
 
 
+def test_the_summary_counts_what_was_played(tmp_path):
+    """Not what was asked for: an environment whose episode is cut off plays no other."""
+    played = evaluation.Evaluation(np.ones(1), np.ones(1, int), np.zeros(1, bool))
+    config = evaluation.Config(run=tmp_path, episodes=9, max_steps=3)
+    line = evaluation.keep(played, config, 5)
+    assert "over 1 episodes of 1 steps" in line
+    assert line.endswith("after 5 updates; 1 unfinished after 3 steps")
+
+
 def test_many_episodes_are_played_in_parts(monkeypatch):
     """Memory holds one part; the episodes are those that are played side by side."""
     agent, params = counting_agent()
