@@ -17,7 +17,7 @@ from podracer.trained.filming import Film
 
 SMALLEST = 320  # pixels of a video's longer side: smaller pictures are enlarged
 HOLD_SECONDS = 1.0  # the last picture of an episode is shown for so long
-FASTEST = 50.0  # pictures per second: viewers slow down a .gif that is faster
+FASTEST = 50  # pictures per second: viewers slow down a .gif that is faster
 BAR, TEXT = 24, 15  # pixels: the bar with the score, and its letters
 BACKGROUND, FOREGROUND = (24, 24, 28), (235, 235, 235)  # the bar's colours
 
@@ -64,20 +64,23 @@ def write(film: Film, path: Path, fps: float | None = None) -> str:
     Args:
       film: of at least one picture.
       path: ends in a key of `WRITERS`.
-      fps: pictures per second; default: the film's own, at most `FASTEST`.
+      fps: pictures per second; default: the film's own, at most `FASTEST`. Of a .gif it
+        is the nearest that the format has, which the summary says.
 
     Raises:
       UserError: the file cannot be written, or ffmpeg is missing.
     """
-    fps = min(film.fps, FASTEST) if fps is None else fps
+    asked = min(film.fps, FASTEST) if fps is None else fps
+    fps = _gif_fps(asked) if path.suffix == ".gif" else asked
+    nearest = "" if fps == asked else f", the nearest to {asked:g} that a .gif has"
     first = next(shots(film))
     with files.writing(path), files.atomic(path) as temporary:
         WRITERS[path.suffix](shots(film), temporary, fps)
     height, width, _ = first.picture.shape
     ended = sum(bool(frame.timestep.last()) for frame in film.frames)
     return (
-        f"{path}: {len(film.frames)} pictures, {width} x {height}, {fps:g} per second, "
-        f"{ended} whole episode{'s' * (ended != 1)}"
+        f"{path}: {len(film.frames)} pictures, {width} x {height}, {fps:.4g} per second"
+        f"{nearest}, {ended} whole episode{'s' * (ended != 1)}"
     )
 
 
@@ -146,6 +149,11 @@ def _font() -> Any:
     return ImageFont.truetype(font_manager.findfont("DejaVu Sans"), TEXT)
 
 
+def _gif_fps(fps: float) -> float:
+    """The nearest pace of a .gif, whose delays are whole hundredths of a second."""
+    return 100 / max(100 // FASTEST, round(100 / fps))
+
+
 def _gif(shots: Iterable[Shot], path: Path, fps: float) -> None:
     from PIL import Image
 
@@ -160,7 +168,7 @@ def _gif(shots: Iterable[Shot], path: Path, fps: float) -> None:
         "GIF",
         save_all=True,
         append_images=rest,
-        duration=[10 * max(2, round(100 * x)) for x in seconds],  # ms, in its units
+        duration=[10 * round(100 * x) for x in seconds],  # ms, in its units
         loop=0,
         disposal=1,
     )

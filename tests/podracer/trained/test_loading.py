@@ -398,6 +398,21 @@ def test_the_score_stands_below_the_picture(tmp_path):
     assert (last[-video.BAR :] != before[-video.BAR :]).any()
 
 
+@pytest.mark.parametrize(
+    ("asked", "said", "seconds"),
+    [
+        (100, "50 per second, the nearest to 100 that a .gif has, 1", 0.02),
+        (30, "33.33 per second, the nearest to 30 that a .gif has, 1", 0.03),
+        (25, "254, 25 per second, 1", 0.04),
+        (0.1, "254, 0.1 per second, 1", 10.0),
+    ],
+)
+def test_the_pace_of_a_gif_is_said(tmp_path, asked, said, seconds):
+    line = video.write(a_film((5, 7), 3), tmp_path / "x.gif", asked)
+    assert line.endswith(f"{said} whole episode")
+    assert seconds_of(tmp_path / "x.gif") == [seconds] * 3 + [1.0]
+
+
 def test_a_film_for_everyone(tmp_path):
     pytest.importorskip("imageio_ffmpeg")
     said = video.write(a_film((5, 7), 5), tmp_path / "x.mp4", 10.0)
