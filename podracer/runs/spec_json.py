@@ -1,9 +1,9 @@
 """Specs of observations and actions as JSON: a run's folder says what its agent sees."""
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from dm_env import specs
 
@@ -43,13 +43,38 @@ def decode(plain: Any) -> Any:
 
 
 def as_spec(spec: Any, tree: Any) -> Any:
-    """The leaves of `tree`, arrays or numbers, in the structure and types of a spec."""
-    structure = jax.tree.structure(spec)
-    types = [part.dtype for part in jax.tree.leaves(spec)]
-    leaves = [
-        np.asarray(x, t) for x, t in zip(jax.tree.leaves(tree), types, strict=True)
-    ]
-    return jax.tree.unflatten(structure, leaves)
+    """A tree of arrays or numbers in the structure and types of a spec.
+
+    Dictionaries may be in any order; any sequence is a tuple. Raises ValueError where the
+    names or a length differ, and for a number that the spec's type does not have.
+    """
+    if isinstance(spec, dict):
+        if not isinstance(tree, Mapping) or tree.keys() != spec.keys():
+            raise ValueError(
+                f"{_what(tree)}; it must be a dictionary of {', '.join(spec)}"
+            )
+        return {name: as_spec(part, tree[name]) for name, part in spec.items()}
+    if isinstance(spec, tuple):
+        if not isinstance(tree, Sequence) or len(tree) != len(spec):
+            raise ValueError(f"{_what(tree)}; it must be {len(spec)} arrays")
+        return tuple(map(as_spec, spec, tree))
+    given = np.asarray(tree)
+    if given.dtype.kind in "OUSc":
+        raise ValueError(f"an observation is {tree!r:.40}; it must be {spec.dtype}")
+    with np.errstate(invalid="ignore"):  # a NaN as an integer is found below
+        array = given.astype(spec.dtype)
+    if array.dtype.kind != "f" and (lost := array != given).any():
+        raise ValueError(
+            f"an observation has {given[lost].flat[0]}; it must be {spec.dtype}"
+        )
+    return array
+
+
+def _what(tree: Any) -> str:
+    parts = (
+        ", ".join(map(str, tree)) if isinstance(tree, Mapping) else type(tree).__name__
+    )
+    return f"an observation is {parts}"
 
 
 def _bound(x: np.ndarray) -> Any:

@@ -1,5 +1,6 @@
 """Trained agents, out of their run folders: acting, evaluation, pictures, export."""
 
+import collections
 import dataclasses
 import json
 import shutil
@@ -440,6 +441,34 @@ def test_specs_come_back_out_of_json():
     assert jax.tree.structure(after) == jax.tree.structure(SPECS)
     arrays = jax.tree.map(lambda spec: jnp.zeros(spec.shape, "f4"), SPECS)
     assert spec_json.as_spec(SPECS, arrays)["choices"].dtype == np.int64
+
+
+def test_an_observation_is_read_by_its_names():
+    """A dictionary of another order, as an OrderedDict keeps it, is the same observation."""
+    spec = {"a": specs.Array((), np.float32), "b": (specs.Array((2,), np.uint8),)}
+    seen = spec_json.as_spec(
+        spec, collections.OrderedDict(b=[np.array([1, 255])], a=np.float32(0.5))
+    )
+    assert seen["a"] == np.float32(0.5) and seen["b"][0].tolist() == [1, 255]
+    assert seen["b"][0].dtype == np.uint8
+
+
+@pytest.mark.parametrize(
+    ("observation", "line"),
+    [
+        ({"x": 0, "y": [np.array([1, 2])]}, "is x, y; it must be a dictionary of a, b"),
+        ([1, 2], "is list; it must be a dictionary of a, b"),
+        ({"a": 0, "b": [[1], [2]]}, "is list; it must be 1 arrays"),
+        ({"a": None, "b": [np.array([1, 2])]}, "is None; it must be float32"),
+        ({"a": 0, "b": [np.array([0.5, 1])]}, "has 0.5; it must be uint8"),
+        ({"a": 0, "b": [np.array([0, 256])]}, "has 256; it must be uint8"),
+        ({"a": 0, "b": [np.array([0, np.nan])]}, "has nan; it must be uint8"),
+    ],
+)
+def test_an_observation_that_does_not_fit_is_refused(observation, line):
+    spec = {"a": specs.Array((), np.float32), "b": (specs.Array((2,), np.uint8),)}
+    with pytest.raises(ValueError, match=f"^an observation {line}$"):
+        spec_json.as_spec(spec, observation)
 
 
 @pytest.fixture(scope="module")
