@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from podracer.agent import Agent
-from podracer.errors import UserError
+from podracer.errors import UserError, check_at_least_one, check_seed
 from podracer.runs import spec_json
 from podracer.trained import rewards
 from podracer.trained.loading import Trained, restore
@@ -41,8 +41,11 @@ def load(
         not our own.
 
     Raises:
-      UserError: there is no run, no whole checkpoint, or it is of another agent.
+      UserError: there is no run, no whole checkpoint, or it is of another agent; a
+        number is out of range.
     """
+    check_at_least_one(batch_size=1 if batch_size is None else batch_size)
+    check_seed(seed)
     return Policy(restore(folder, updates, agent, trust), batch_size, greedy, seed)
 
 

@@ -471,6 +471,13 @@ def test_an_observation_that_does_not_fit_is_refused(observation, line):
         spec_json.as_spec(spec, observation)
 
 
+def test_a_batch_or_seed_out_of_range_is_refused(tmp_path):
+    with pytest.raises(UserError, match="batch_size is 0; it must be at least 1"):
+        podracer.load(tmp_path, batch_size=0)
+    with pytest.raises(UserError, match="seed is -1; it must be from 0"):
+        podracer.load(tmp_path, seed=-1)
+
+
 @pytest.fixture(scope="module")
 def rewarded(tmp_path_factory):
     """A run whose network sees the last reward, and remembers it."""
