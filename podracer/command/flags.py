@@ -108,16 +108,23 @@ def parse(
         for c in choices
     ]
     fields += [("parsed", Annotated[type(default), tyro.conf.arg(name="")], default)]
-    with _one_line():
-        parsed, unknown = tyro.cli(
-            dataclasses.make_dataclass("Flags", fields, frozen=True),
-            prog=program,
-            description=inspect.getdoc(default),
-            args=argv,
-            return_unknown_args=True,
-        )
+    flags = [f"--{choice.flag}" for choice in choices] + list(_flags(default))
+    try:
+        with _one_line():
+            parsed, unknown = tyro.cli(
+                dataclasses.make_dataclass("Flags", fields, frozen=True),
+                prog=program,
+                description=inspect.getdoc(default),
+                args=argv,
+                return_unknown_args=True,
+            )
+    except UserError as error:
+        # With a flag that it does not know, tyro blames an argument without one: [PATH].
+        like_flags = [x for x in argv if re.match("-+[a-zA-Z]", x)]
+        unknown = [x for x in like_flags if x.partition("=")[0] not in flags]
+        if not (unknown and str(error).startswith("[")):
+            raise
     if unknown:
-        flags = [f"--{choice.flag}" for choice in choices] + list(_flags(default))
         raise UserError(_explain(unknown[0], argv, flags))
     return parsed.parsed
 
@@ -190,6 +197,8 @@ def _flags(config: Any, prefix: str = "--") -> Iterator[str]:
         value, word = getattr(config, field.name), field.name.rstrip("_")
         # As in `lambda_`, whose last underscore tyro keeps.
         name = word.replace("_", "-") + field.name[len(word) :]
+        if tyro.conf.Positional in getattr(field.type, "__metadata__", ()):
+            continue
         if field.type == Flat[type(value)]:
             yield from _flags(value, prefix)
         elif dataclasses.is_dataclass(value):

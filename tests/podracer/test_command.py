@@ -1,9 +1,11 @@
 """The command line: a configuration, or exactly one line that says what is wrong."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+import tyro
 
 from podracer.command import (
     check_not_empty,
@@ -199,6 +201,22 @@ def test_a_name_that_only_its_user_can_know():
     argv = ["--env", "Pong-v5", "--batch-size", "8"]
     assert game.name == "Pong-v5"
     assert parse(default, argv, "sebulba train", [game]).batch_size == 8
+
+
+@pytest.mark.parametrize("flag", ["--run", "--nope=1", "-dash"])
+def test_an_unknown_flag_in_place_of_an_argument_is_named(flag):
+    @dataclasses.dataclass(frozen=True)
+    class Play:
+        run: tyro.conf.Positional[Path | None] = None
+        seed: int = 0
+
+    for argv in ([flag, "x"], ["--seed", "-1", flag], ["x", flag]):
+        with pytest.raises(UserError) as error:
+            parse(Play(), argv, "anakin evaluate")
+        assert f"{error.value}" == f"{flag}: no such flag; known: --seed (see --help)"
+    with pytest.raises(UserError, match="^--seed: invalid literal"):
+        parse(Play(), ["--seed", "x"], "anakin evaluate")
+    assert parse(Play(), ["--", flag], "anakin evaluate").run == Path(flag)
 
 
 def test_flags_are_read_in_one_pass():
