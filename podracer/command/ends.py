@@ -1,6 +1,7 @@
 """How a command starts and ends: its subcommands, exit codes and signals."""
 
 import contextlib
+import errno
 import inspect
 import io
 import os
@@ -11,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 from podracer.errors import UserError, nearest
 from podracer.parallel import watch
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def dispatch(
@@ -41,8 +44,9 @@ def _summary(function: Callable) -> str:
 def exits(program: str) -> Iterator[None]:
     """Ends a command with one line on stderr and an exit code; also a decorator.
 
-    UserError is 2, FloatingPointError (a run that is no longer finite) 1, Ctrl-C 130,
-    SIGTERM 143, and 141 without a line where nobody reads the output any more (`| head`).
+    UserError and a full disk are 2, FloatingPointError (a run that is no longer finite) 1,
+    Ctrl-C 130, SIGTERM 143, and 141 without a line where nobody reads the output any more
+    (`| head`).
     The other hosts of a run end too, see `parallel.watch`. Modules in the current folder
     can be imported, as with `python -m`.
     """
@@ -52,6 +56,9 @@ def exits(program: str) -> Iterator[None]:
 
     signal.signal(signal.SIGTERM, terminated)
     _import_from_here()
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, as by `>&-`
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):  # a path may have any letters
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -71,16 +78,26 @@ def exits(program: str) -> Iterator[None]:
     except BrokenPipeError:
         if _is_read():  # then it was another pipe
             raise
-        # Python flushes what is left when it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         watch.leave(128 + signal.SIGPIPE, "nobody reads the output")
         sys.exit(128 + signal.SIGPIPE)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        _drop_output()
+        where = error.filename or "the output"
+        line, code = f"error: {where}: cannot write: {error.strerror}", 2
     else:
         return
     line = f"{program}: {' '.join(line.split())}"
     print(line, file=sys.stderr)
     watch.leave(code, line)
     sys.exit(code)
+
+
+def _drop_output() -> None:
+    """Lets Python flush what is left when it exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _is_read() -> bool:

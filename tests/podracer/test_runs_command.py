@@ -62,6 +62,18 @@ def test_nobody_has_to_read_the_output():
     assert (done.returncode, done.stderr) == (141, "")
 
 
+def test_an_output_on_a_full_disk_is_one_line():
+    done = piped("--help > /dev/full")
+    line = "podracer: error: the output: cannot write: No space left on device\n"
+    assert (done.returncode, done.stderr) == (2, line)
+
+
+def test_no_output_is_needed(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    done = piped(f"runs {tmp_path.parent} >&-")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_letters_that_the_output_cannot_have(tmp_path):
     folder = tmp_path / "läuft"
     folder.mkdir()
