@@ -19,7 +19,7 @@ class Recent:
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Takes a row of metrics; drops those that are no longer needed."""
-        if not row.get("episodes"):
+        if not row.get("episodes") or row.get("episode_return") is None:
             return
         self._rows.append((row["episodes"], row["episode_return"]))
         self._episodes += row["episodes"]

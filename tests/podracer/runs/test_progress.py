@@ -58,6 +58,15 @@ def test_a_long_run_is_not_remembered():
     assert len(shown._recent) <= recent.EPISODES + 1
 
 
+def test_an_odd_row_of_a_damaged_file_is_left_out():
+    rows = [
+        {"episodes": 3, "episode_return": None},
+        {"episodes": 3},
+        metrics(1, 0.5, 2),
+    ]
+    assert recent.Recent(rows).mean_return() == 0.5
+
+
 def test_a_slow_run_is_heard_of_every_minute(capsys, monkeypatch):
     clock = iter(range(100, 10_000, 10))
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
