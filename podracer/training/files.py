@@ -1,6 +1,7 @@
 """`--config FILE`: a run's config.json, or YAML of the same shape."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,14 @@ def read(path: str, program: str) -> run.Stored:
 def _loaded(path: Path) -> dict[str, Any]:
     import yaml  # of JSON too, but JSON's own reader says better what is wrong
 
+    class Loader(yaml.SafeLoader):
+        """In YAML 1.1, `1e-3` is text."""
+
+    number = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, [*"-+0123456789"])
     try:
         text = path.read_text()
-        loaded = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+        loaded = json.loads(text) if path.suffix == ".json" else yaml.load(text, Loader)
     except OSError as error:
         raise UserError(f"--config {path}: {error.strerror}") from error
     except (ValueError, RecursionError, yaml.YAMLError) as error:

@@ -167,6 +167,8 @@ def test_a_run_starts_from_yaml(here):
     assert found.chosen.name == "ppo" and found.config.agent.learning_rate == 0.25
     assert dataclasses.asdict(found.config.env) == {"rows": 7, "columns": 3}
     assert found.config.network.hidden_sizes == (3, 4) and found.config.seed == 4
+    (here / "c.yaml").write_text("train: {agent: {learning_rate: 2e-3}}\n")
+    assert configure("anakin", "--config", "c.yaml").config.agent.learning_rate == 2e-3
     (here / "b.yaml").write_text("train: {seed: 5}\n")
     assert configure("sebulba", "--config", "b.yaml").config.seed == 5
 
