@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import typeguard
 
-from podracer.errors import UserError
+from podracer.errors import UserError, nearest
 
 Config = TypeVar("Config")
 
@@ -46,8 +46,8 @@ def filled(default: Config, values: Mapping[str, Any], where: str = "") -> Confi
     }
     if unknown := sorted(map(str, values.keys() - fields.keys())):
         raise UserError(
-            f"{where}{unknown[0]} is unknown to this version of podracer: use the one "
-            "that wrote it"
+            f"{where}{unknown[0]} is unknown to this version of podracer (another one may "
+            f"have written it){nearest(unknown[0], fields)}"
         )
     hints = typing.get_type_hints(type(default), include_extras=False)
     given = {

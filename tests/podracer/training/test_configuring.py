@@ -182,6 +182,7 @@ def test_a_run_starts_from_yaml(here):
         ("agents: ppo", "must be as a run's config.json"),
         ("a: [", "cannot be read"),
         ("train: {sede: 1}", "sede is unknown to this version"),
+        ("train: {sede: 1}", "written it); did you mean 'seed'?"),
         ("train: {seed: x}", "seed is 'x'; it must be of type int"),
         ("train: {agent: {learning_rate: -1}}", "agent.learning_rate is -1"),
         ("env: nowhere", "unknown name 'nowhere'"),
