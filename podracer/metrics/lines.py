@@ -11,6 +11,7 @@ from typing import Any, Self
 from podracer.files import atomic, writing
 
 TAIL = 2**16  # bytes at the end of a file, which contain its last rows
+MOST = 2.0**128  # above all float32; larger numbers are damage, and overflow in plots
 
 Row = dict[str, float | None]
 
@@ -151,7 +152,7 @@ def _is_number(x: Any) -> bool:
     """Whether JsonLines writes such a value; to Python a bool is an int, too."""
     if isinstance(x, int):
         return not isinstance(x, bool) and abs(x) < 2**63
-    return x is None or (isinstance(x, float) and math.isfinite(x))
+    return x is None or (isinstance(x, float) and abs(x) < MOST)
 
 
 def _refuse(name: str) -> None:

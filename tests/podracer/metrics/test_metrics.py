@@ -206,6 +206,7 @@ NO_ROWS = {
     "no number": b'{"steps": NaN, "updates": 3}',
     "infinite": b'{"steps": 1e999, "updates": 3}',
     "huge": b'{"steps": 1' + b"0" * 400 + b"}",
+    "beyond float32": b'{"steps": 10, "updates": 3, "episodes": 1e308}',
     "a tree": b'{"steps": 10, "updates": 3, "more": {"a": 1}}',
     "deep": b"[" * 10_000,
 }
