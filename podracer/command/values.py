@@ -74,8 +74,8 @@ def _checked(name: str, value: Any, hint: Any, default: Any) -> Any:
     if isinstance(value, str) and (isinstance(default, Path) or _is_path(hint)):
         value = Path(value)
     try:
-        is_number = isinstance(value, bool) and hint in (int, float)
-        if not is_number:
+        # To Python a bool is an int, too; YAML has `yes` for True.
+        if not isinstance(value, bool) or _may_be_bool(hint):
             return typeguard.check_type(value, hint)
     except typeguard.TypeCheckError:
         pass
@@ -87,6 +87,11 @@ def _checked(name: str, value: Any, hint: Any, default: Any) -> Any:
     raise UserError(
         f"{name} is {value!r}; it must be of type {kind}".replace("typing.", "")
     )
+
+
+def _may_be_bool(hint: Any) -> bool:
+    kinds = (hint, *typing.get_args(hint))
+    return bool in kinds or not (int in kinds or float in kinds)
 
 
 def _is_path(hint: Any) -> bool:

@@ -267,6 +267,7 @@ def test_values_of_another_type_are_refused():
     for values, line in [
         ({"learning_rate": "fast"}, "a.learning_rate is 'fast'; it must be of type f"),
         ({"learning_rate": True}, "a.learning_rate is True; it must be of type float"),
+        ({"max_norm": True}, "a.max_norm is True; it must be of type float"),
         ({"clipping": "abs"}, "a.clipping is 'abs'; it must be of type Literal"),
         ({"decay": 1}, "a.decay is 1; it must be of type bool"),
         ({"nope": 1}, "a.nope is unknown"),
