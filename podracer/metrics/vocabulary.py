@@ -117,11 +117,11 @@ VOCABULARY = {
     "lag_max": ("updates", "maximum policy lag"),
     "dropped": (
         "trajectories",
-        "total number dropped as too old since the start of the run",
+        "total number dropped as too old since the run started or was resumed",
     ),
     "lost_episodes": (
         "episodes",
-        "total number lost to crashed environments since the start of the run",
+        "total number lost to crashed environments since the run started or was resumed",
     ),
     "games": ("games", "number of games finished in this row, if episodes are lives"),
     "game_return": ("reward", "mean undiscounted return of these games"),
