@@ -78,9 +78,10 @@ def _together(steps: Sequence[Step]) -> int:
         )
         for step in steps
     ]
+    failed: list[OSError] = []  # of our own output
     readers = [
         threading.Thread(
-            target=_print_lines, args=(step.name, process.stdout), daemon=True
+            target=_print_lines, args=(step.name, process.stdout, failed), daemon=True
         )
         for step, process in zip(steps, processes)
     ]
@@ -88,18 +89,25 @@ def _together(steps: Sequence[Step]) -> int:
         reader.start()
     try:
         while any(p.poll() is None for p in processes):
-            if any(p.poll() for p in processes):
+            if failed or any(p.poll() for p in processes):
                 break
             time.sleep(0.1)
     finally:
         end(processes)
     for reader in readers:
         reader.join(END_SECONDS)
-    failed = [p.returncode for p in processes if p.returncode]
-    own = [code for code in failed if code > 0]  # not by our own signal
-    return (own or [128 - code for code in failed] or [0])[0]
+    if failed:
+        raise failed[0]
+    codes = [p.returncode for p in processes if p.returncode]
+    own = [code for code in codes if code > 0]  # not by our own signal
+    return (own or [128 - code for code in codes] or [0])[0]
 
 
-def _print_lines(name: str, lines: IO[str]) -> None:
+def _print_lines(name: str, lines: IO[str], failed: list[OSError]) -> None:
+    """Reads to the end even where nothing can be printed: else the process would block."""
     for line in lines:
-        print(f"[{name}] {line}", end="", flush=True)
+        try:
+            if not failed:
+                print(f"[{name}] {line}", end="", flush=True)
+        except OSError as error:  # nobody reads, or the disk is full
+            failed.append(error)

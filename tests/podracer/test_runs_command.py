@@ -62,6 +62,14 @@ def test_nobody_has_to_read_the_output():
     assert (done.returncode, done.stderr) == (141, "")
 
 
+def test_processes_end_where_nobody_reads_their_output():
+    """They write more than a pipe holds, and would hang."""
+    done = piped(
+        "launch local 2 -- bash -c 'yes | head -c 300000; exec sleep 100' | head -1"
+    )
+    assert (done.returncode, done.stderr) == (141, "")
+
+
 def test_an_output_on_a_full_disk_is_one_line():
     done = piped("--help > /dev/full")
     line = "podracer: error: the output: cannot write: No space left on device\n"
