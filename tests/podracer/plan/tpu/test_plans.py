@@ -72,7 +72,7 @@ OTHERS = {
     "lpg": 0,
     "disco": 2,
 }
-SMALL = {"hidden_sizes": (64,)}
+SMALL = {"hidden_sizes": (32,)}
 SIZES = {
     "muzero": {"hidden_size": 32},
     "lpg": SMALL | {"prediction_size": 4},
