@@ -1,6 +1,7 @@
 """The compilers of TPUs and GPUs on every agent in both architectures: what they make of them."""
 
 import dataclasses
+import os
 import re
 import subprocess
 import sys
@@ -37,6 +38,9 @@ from tests.rule_files import returns_rule
 pytest.importorskip("libtpu", reason="the TPU's compiler is not installed")
 pytest.importorskip(gpu.PLUGIN, reason="the GPU's compiler is not installed")
 pytestmark = pytest.mark.tpu
+
+# XLA reads its flags once, here for the TPU's compiler before the GPU's is asked.
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {gpu.NO_TRIALS}"
 
 SLICES = {"v5e:1x1": (1, 1), "v5e:2x4": (8, 1), "v3:32x32": (2_048, 256)}
 GPUS = {"h100:4": (4, 1)}
