@@ -190,11 +190,12 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
         count = batch.mask.shape[0]
         each = config.chunks_per_step if config.chunk_length else count
         check_enough(count, each)
-        # A step needs enough chunks on every core; those of padding alone come last.
+        # A step needs enough chunks on every core; those of padding alone come last. Short
+        # episodes may make too few for even one step: the first takes what there is.
         padding = jnp.sum(batch.mask, axis=1) == 0
         wanted = each * jnp.arange(1, count // each + 1)
         enough = wanted <= count - jnp.sum(padding)
-        enough = average(enough.astype(jnp.float32)) == 1.0
+        enough = (average(enough.astype(jnp.float32)) == 1.0).at[0].set(True)
 
         def step(carry, index):
             params, opt_state, _ = carry

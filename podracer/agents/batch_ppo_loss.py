@@ -40,7 +40,8 @@ class Config:
     chunk_length: int | None = None
     """environment steps of the chunks that episodes are cut into; None: whole episodes"""
     chunks_per_step: int = 20
-    """chunks per core and step of Adam; without chunk_length a step takes all episodes"""
+    """chunks per core and step of Adam, fewer where short episodes make no more; without
+    chunk_length a step takes all episodes"""
     kl_target: float = 0.01
     """KL(behaviour, target policy) aimed at after an update"""
     kl_penalty: float = 1.0

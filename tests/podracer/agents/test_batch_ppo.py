@@ -335,6 +335,16 @@ def test_pieces_of_mere_padding_are_left_out(lengths, steps):
     assert int(after.shared.opt_state[0].count) == config.epochs * steps
 
 
+def test_fewer_pieces_than_a_step_takes_are_one_step():
+    """Short episodes were never learned from."""
+    config = dataclasses.replace(SMALL, chunk_length=2, chunks_per_step=5)
+    agent = make(config)
+    before = full(agent, (2, 2, 1, 1))  # 4 pieces
+    after, metrics = trained(agent, before)
+    assert int(after.shared.opt_state[0].count) == config.epochs
+    assert metrics["gradient_norm"] > 0
+
+
 def test_policy_and_value_step_at_their_own_sizes():
     one = dataclasses.replace(SMALL, epochs=1, learning_rate=1e-4)
     two = dataclasses.replace(one, value_learning_rate=1e-3)
