@@ -38,7 +38,7 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "t4": Kind("Tesla T4", (7, 5), 40, 1024, 64 * KI, 4 * MI, 15_600 * MI, 320e9, 1.59),
+    "t4": Kind("Tesla T4", (7, 5), 40, 1024, 64 * KI, 4 * MI, 15_100 * MI, 320e9, 1.59),
     "l4": Kind(
         "NVIDIA L4", (8, 9), 58, 1536, 100 * KI, 48 * MI, 22_500 * MI, 300e9, 2.04
     ),

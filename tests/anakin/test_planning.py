@@ -10,7 +10,7 @@ from anakin.command.flags import Plan
 from envs_jax import Catch
 from podracer import networks, parallel
 from podracer.agents import impala
-from podracer.plan import tpu
+from podracer.plan import slices
 from podracer.transformations.replay import Config as Replay
 from podracer.transformations.replay import replay
 
@@ -50,7 +50,7 @@ def test_a_plan_for_some_cores_has_their_shares(capsys):
     config = Plan(None, catch, batch_size=4, unroll_length=3, replay=kept, cores=2)
     told = []
     for count in (2, 4):
-        slice = tpu.Slice("cpu", [jax.devices()[:count]], 2**40)
+        slice = slices.Slice("cpu", [jax.devices()[:count]], 2**40)
         planning.describe(slice, lambda _: agent, catch, config)
         told.append(
             re.findall(r"(?:memory|arguments|collectives) .*", capsys.readouterr().out)
