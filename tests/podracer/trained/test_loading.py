@@ -340,7 +340,8 @@ def test_a_game_as_a_film(pong, tmp_path, capsys):
     out = tmp_path / "pong.gif"
     sebulba_command.render([str(pong), str(out), "--max-steps", "5"])
     said = capsys.readouterr().out
-    assert "6 pictures, 320 x 444, 15 per second, 0 whole episodes" in said
+    assert "6 pictures, 320 x 444, 14.29 per second, the nearest to 15" in said
+    assert said.endswith("that a .gif has, 0 whole episodes\n")
     with pytest.raises(ValueError, match="it has no pictures"):
         sebulba.film(*counting_agent(), HostCounter(1))
 
