@@ -48,13 +48,13 @@ test: .venv/ready  ## the tests that every change must pass
 
 test-slow: .venv/ready .venv-tpu/ready  ## the others: more cases and longer programs, before a release
 	@.venv/bin/pytest -q $(TOGETHER) -m "slow and not tpu"
-	@.venv-tpu/bin/pytest -q -m "slow and tpu"
+	@.venv-tpu/bin/pytest -q tests/podracer/plan/tpu -m "slow"
 
 test-oldest: .venv-oldest/ready  ## the core tests on the oldest jax that we support
 	@.venv-oldest/bin/pytest -q $(TOGETHER) -m "core and not slow"
 
 test-tpu: .venv-tpu/ready  ## what the compilers of TPUs and GPUs make of our programs
-	@.venv-tpu/bin/pytest -q -m "tpu and not slow"
+	@.venv-tpu/bin/pytest -q tests/podracer/plan/tpu -m "not slow"
 
 lint: .venv/ready  ## format, style, and the types of the public contract
 	@.venv/bin/ruff format --check .

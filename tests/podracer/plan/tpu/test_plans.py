@@ -39,7 +39,8 @@ pytest.importorskip("libtpu", reason="the TPU's compiler is not installed")
 pytest.importorskip(gpu.PLUGIN, reason="the GPU's compiler is not installed")
 pytestmark = pytest.mark.tpu
 
-# XLA reads its flags once, here for the TPU's compiler before the GPU's is asked.
+# XLA reads its flags once, here for the TPU's compiler before the GPU's is asked: other
+# tests use XLA as they are imported, so that `make test-tpu` runs this folder alone.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {gpu.NO_TRIALS}"
 
 SLICES = {"v5e:1x1": (1, 1), "v5e:2x4": (8, 1), "v3:32x32": (2_048, 256)}
