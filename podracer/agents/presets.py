@@ -19,6 +19,8 @@ class Preset(NamedTuple):
     network: Any = None  # networks.Config; None: its defaults
     interface: Interface = Interface()
     replay: Replay = Replay()
+    threads_per_core: int = 2  # Sebulba's, each with a batch of its own
+    max_lag: int | None = None  # Sebulba's: updates between acting and learning
 
 
 _TABLE_G1 = impala.Config(learning_rate=6e-4, entropy_cost=0.01)
@@ -73,7 +75,7 @@ _PPO = {
         interface=Interface(normalize_rewards=True),
     ),
     # Schulman et al. 2017, table 3 (MuJoCo): its 2,048 steps from 16 environments, and
-    # the normalized observations and rewards, and the decay, of its authors' code
+    # the normalized observations and rewards of its authors' code
     "mujoco": Preset(
         ppo.Config(
             epochs=10,
@@ -81,11 +83,14 @@ _PPO = {
             shuffle="transitions",
             entropy_cost=0.0,
             normalize_advantages="minibatch",
+            decay_learning_rate=False,
         ),
         unroll_length=128,
         batch_size=16,
         network=dataclasses.replace(_SEPARATE, head=heads.Config(init_scale=1e-4)),
         interface=Interface(normalize_observations=True, normalize_rewards=True),
+        threads_per_core=1,
+        max_lag=0,  # ten epochs move the policy far: older trajectories halve the return
     ),
     # the same, table 5 (Atari); its squared error is not halved, hence value_cost. Initial
     # weights and a constant clip as in its authors' second version of the code (baselines'
@@ -168,7 +173,7 @@ def _batch_ppo(
     network = networks.Config(
         hidden_sizes=(200, 100), init="glorot", separate_value=True, head=head
     )
-    return Preset(config, 20, batch_size, network, interface)
+    return Preset(config, 20, batch_size, network, interface, threads_per_core=1)
 
 
 _HEAD = heads.Config(

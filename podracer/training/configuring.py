@@ -112,15 +112,10 @@ def configure(
         batch_size=kind.batch_size,
     )
     env = environments.choose(given["env"] or environments.default)
-    new = kind(
-        chosen.preset.config,
-        environments.default_options(env.name),
-        network=chosen.preset.network,
-        interface=chosen.preset.interface,
-        replay=chosen.preset.replay,
-        unroll_length=chosen.preset.unroll_length,
-        batch_size=chosen.preset.batch_size,
-    )
+    known = {field.name for field in dataclasses.fields(kind)}
+    preset = {k: v for k, v in chosen.preset._asdict().items() if k in known}
+    options = environments.default_options(env.name)
+    new = kind(chosen.preset.config, options, **preset)
     default = _default(new, before, given)
     shown = (
         *chosen.flags,

@@ -31,13 +31,13 @@ class Train(flags.Train):
     """number of cores that learn; default: the rest"""
     threads_per_core: int = 2
     """number of actor threads for each actor core: while one steps its environments, the
-    core answers another"""
+    core answers another; some presets have their own"""
     env_threads: int | None = None
     """number of C++ threads for each batch of environments; default: an equal share of the
     CPU's"""
     max_lag: int | None = None
-    """largest number of updates between acting and learning; default: no limit. 0 with one
-    actor thread is lock-step: equal seeds give identical runs"""
+    """largest number of updates between acting and learning; None: no limit, the default of
+    most presets. 0 with one actor thread is lock-step: equal seeds give identical runs"""
     late: Literal["wait", "drop"] = "wait"
     """how max_lag is kept: actors wait, or late trajectories are dropped"""
 

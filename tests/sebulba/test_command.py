@@ -62,6 +62,9 @@ def test_continuous_actions_of_a_simulator(tmp_path, monkeypatch):
     row = rows_of(tmp_path / "run")[-1]
     assert row.keys() <= VOCABULARY.keys()
     assert row["steps"] == 4096 and row["observation_scale"] > 0
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    train = config["config"]["train"]
+    assert (train["max_lag"], train["threads_per_core"]) == (0, 1)  # the preset's
 
 
 @pytest.mark.parametrize(
