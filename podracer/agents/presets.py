@@ -199,7 +199,8 @@ _TASKS = {
 _PENDULUM = batch_ppo.Config(
     max_episode_length=200, chunk_length=50, chunks_per_step=20
 )
-# Ours, for a million steps of MuJoCo: smaller batches, without the quirks that matter.
+# Ours, for a million steps of MuJoCo: smaller batches, without the quirks that matter, and
+# steps of few chunks, since the episodes of a Hopper make few.
 _MUJOCO = batch_ppo.Config(
     episodes_per_update=8,
     discount_factor=0.99,
@@ -210,6 +211,7 @@ _MUJOCO = batch_ppo.Config(
     value_learning_rate=1e-3,
     epochs=10,
     chunk_length=50,
+    chunks_per_step=4,
 )
 _BATCH_PPO = {
     "mujoco": _batch_ppo(_MUJOCO, 8, _HEAD),
