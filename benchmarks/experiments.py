@@ -59,8 +59,7 @@ FIRST = (  # seconds to minutes
     Task(
         "cartpole-batch-ppo",
         "BatchPPO, Sebulba",
-        f"sebulba train {BATCH_PPO} head-cartpole --env CartPole-v1 {STEPS} 200_000"
-        " --threads-per-core 1",  # 30 environments, as the original's
+        f"sebulba train {BATCH_PPO} head-cartpole --env CartPole-v1 {STEPS} 200_000",
         475,
     ),
     Task("pendulum", "PPO", f"anakin train {CONTINUOUS} --env pendulum", -200),
@@ -113,16 +112,16 @@ MEMORY = tuple(
 
 SB3 = "benchmarks.peers.sb3_mujoco"
 CONTROL = tuple(
-    Task(group, name, f"{agent} --env {env} {STEPS} 1_000_000{threads}")
+    Task(group, name, f"{agent} --env {env} {STEPS} 1_000_000")
     for group, env in (
         ("cheetah", "HalfCheetah-v4"),
         ("walker", "Walker2d-v4"),
         ("hopper", "Hopper-v4"),
     )
-    for name, agent, threads in (
-        ("PPO", f"sebulba train {PPO} mujoco", ""),
-        ("BatchPPO", f"sebulba train {BATCH_PPO} mujoco", " --threads-per-core 1"),
-        ("PPO of stable-baselines3", SB3, ""),
+    for name, agent in (
+        ("PPO", f"sebulba train {PPO} mujoco"),
+        ("BatchPPO", f"sebulba train {BATCH_PPO} mujoco"),
+        ("PPO of stable-baselines3", SB3),
     )
 )
 
