@@ -24,6 +24,7 @@ class Preset(NamedTuple):
 
 
 _TABLE_G1 = impala.Config(learning_rate=6e-4, entropy_cost=0.01)
+_ATARI = Preset(_TABLE_G1, unroll_length=20, batch_size=32)
 _IMPALA = {
     "small": Preset(
         impala.Config(learning_rate=2e-3, entropy_cost=0.01),
@@ -39,12 +40,10 @@ _IMPALA = {
     # monobeast.py's flags
     "torchbeast": Preset(impala.Config(), unroll_length=80, batch_size=8),
     # Espeholt et al. 2018, table G.1 (Atari)
-    "impala": Preset(_TABLE_G1, unroll_length=20, batch_size=32),
+    "impala": _ATARI,
     # the same, averaged as in the Podracer paper
-    "podracer": Preset(
-        dataclasses.replace(_TABLE_G1, reduction="podracer"),
-        unroll_length=20,
-        batch_size=32,
+    "podracer": _ATARI._replace(
+        config=dataclasses.replace(_TABLE_G1, reduction="podracer")
     ),
 }
 
@@ -74,8 +73,8 @@ _PPO = {
         network=dataclasses.replace(_SEPARATE, head=heads.Config(init_scale=0.01)),
         interface=Interface(normalize_rewards=True),
     ),
-    # Schulman et al. 2017, table 3 (MuJoCo): its 2,048 steps from 16 environments, and
-    # the normalized observations and rewards of its authors' code
+    # Schulman et al. 2017, table 3 (MuJoCo): its 2,048 steps from 16 environments, and the
+    # normalized observations and rewards of its authors' code
     "mujoco": Preset(
         ppo.Config(
             epochs=10,
@@ -90,7 +89,7 @@ _PPO = {
         network=dataclasses.replace(_SEPARATE, head=heads.Config(init_scale=1e-4)),
         interface=Interface(normalize_observations=True, normalize_rewards=True),
         threads_per_core=1,
-        max_lag=0,  # ten epochs move the policy far: older trajectories halve the return
+        max_lag=0,  # ten epochs move the policy far
     ),
     # the same, table 5 (Atari); its squared error is not halved, hence value_cost. Initial
     # weights and a constant clip as in its authors' second version of the code (baselines'
@@ -224,20 +223,17 @@ _BATCH_PPO = {
 } | {f"head-{task}": _batch_ppo(config, 30, _HEAD) for task, config in _TASKS.items()}
 
 # Oh et al. 2020, appendix; the learning rates are from its lists.
+_SMALL_LPG = Preset(lpg.Config(), unroll_length=20, batch_size=64)
 _LPG = {
-    "small": Preset(lpg.Config(), unroll_length=20, batch_size=64),
+    "small": _SMALL_LPG,
     # for discrete observations: the paper's tabular agents
-    "tabular": Preset(
-        lpg.Config(learning_rate=40.0, optimizer="sgd"),
-        unroll_length=20,
-        batch_size=64,
+    "tabular": _SMALL_LPG._replace(
+        config=lpg.Config(learning_rate=40.0, optimizer="sgd"),
         network=lpg.NetworkConfig(table=True),
     ),
     # ours, for Atari
-    "atari": Preset(
-        lpg.Config(learning_rate=3e-4, reward_clipping="abs_one"),
-        unroll_length=20,
-        batch_size=64,
+    "atari": _SMALL_LPG._replace(
+        config=lpg.Config(learning_rate=3e-4, reward_clipping="abs_one")
     ),
 }
 
@@ -288,12 +284,7 @@ _DISCO = {
         replay=Replay(1024, minimum_fill=32),
     ),
     # ours, for Atari: the reference's default learning rate, and each trajectory twice
-    "atari": Preset(
-        disco.Config(),
-        unroll_length=28,
-        batch_size=32,
-        replay=Replay(1024, minimum_fill=32),
-    ),
+    "atari": Preset(disco.Config(), 28, 32, replay=Replay(1024, minimum_fill=32)),
 }
 
 PRESETS = {
