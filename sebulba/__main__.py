@@ -25,6 +25,7 @@ from sebulba.command.flags import Evaluate, Plan, Train
 from sebulba.command.serving import serve
 from sebulba.cores import split
 from sebulba.report import advice
+from sebulba.starting import most_ahead
 
 ENVIRONMENTS = configuring.Environments(
     environments.DEFAULT,
@@ -78,7 +79,8 @@ def train(argv: Sequence[str]) -> None:
     folder = run.keep(start, config, play, **configured.names, specs=specs)
     rows = [*metrics.read(folder / run_folder.METRICS)]
     if rows and not config.keep.quiet and hosts.this() == 0:
-        print(advice(rows, cores, config.threads_per_core))
+        ahead = most_ahead(config.max_lag, config.late, config.updates_per_trajectory)
+        print(advice(rows, cores, config.threads_per_core, ahead))
 
 
 def make_agent(configured: configuring.Configured, specs: tuple) -> Any:

@@ -126,8 +126,13 @@ class Report:
         self._timed_from = self.learned
 
 
-def advice(rows: list[dict], cores: Cores, threads_per_core: int) -> str:
-    """One line on who waited for whom, and on flags that would balance it."""
+def advice(
+    rows: list[dict], cores: Cores, threads_per_core: int, ahead: int | None
+) -> str:
+    """One line on who waited for whom, and on flags that would balance it.
+
+    `ahead` is `starting.most_ahead`.
+    """
     rows = [row for row in rows if row["seconds"]]
     if not rows:
         return "too short a run to measure who waited: train for more steps"
@@ -137,6 +142,11 @@ def advice(rows: list[dict], cores: Cores, threads_per_core: int) -> str:
     )
     who = f"the learner waited {learner:.0%} of the time, the actors {actors:.0%}"
     acting, learning = len(cores.actors), len(cores.learners)
+    if ahead == 0:
+        return (
+            f"{who}: acting and learning take turns; a larger --max-lag is faster, and "
+            "learns from older trajectories"
+        )
     if max(learner, actors) < 0.1:
         return f"{who}: well balanced"
     if learner > actors:

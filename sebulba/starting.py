@@ -24,6 +24,18 @@ def check(max_lag: int | None, **numbers: int) -> None:
         check_range("max_lag", max_lag, 0)
 
 
+def most_ahead(
+    max_lag: int | None, late: str, updates_per_trajectory: int
+) -> int | None:
+    """How many trajectories not yet learned another may follow; 0: they take turns.
+
+    None: any number, or late ones are dropped.
+    """
+    if max_lag is None or late == "drop":
+        return None
+    return max_lag // updates_per_trajectory
+
+
 def make_environments(
     make_environment: Callable[[int], Any], threads: int, parts: int
 ) -> list[Any]:

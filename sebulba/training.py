@@ -24,6 +24,7 @@ from sebulba.starting import (
     closing,
     make_actors,
     make_environments,
+    most_ahead,
     resume,
 )
 from sebulba.transport import ParameterServer, TrajectoryQueue
@@ -101,8 +102,7 @@ def train(
         )
         learner.begin(learner_key)
         server = ParameterServer(cores.actors)
-        waits = max_lag is not None and late == "wait"
-        ahead = max_lag // updates_per_trajectory if waits else None  # trajectories
+        ahead = most_ahead(max_lag, late, updates_per_trajectory)
         patience = getattr(environments[0], "patience", 0.0)
         queue = TrajectoryQueue(capacity=threads, max_lag=ahead, patience=patience)
         actors = make_actors(

@@ -15,7 +15,7 @@ from podracer.agents import impala
 from podracer.checkpoints.checkpoint import Checkpoints
 from podracer.errors import UserError
 from podracer.metrics import merge
-from sebulba import actor, cores, report, training, transport
+from sebulba import actor, cores, report, starting, training, transport
 from tests.environments import HostCounter
 
 
@@ -188,15 +188,37 @@ def test_a_row_that_is_all_compilation_has_no_rates_and_no_time():
         {name: others[0][name] for name in rates}
     )
     chosen = cores.split(jax.devices()[:2])
-    assert "nan" not in report.advice([first, *others], chosen, 2)
-    assert "too short" in report.advice([first], chosen, 2)
+    assert "nan" not in report.advice([first, *others], chosen, 2, None)
+    assert "too short" in report.advice([first], chosen, 2, None)
 
 
 def test_the_advice_is_another_setting():
     row = {"seconds": 1.0, "learner_waiting": 0.0, "actors_waiting": 0.9}
     advice = partial(report.advice, [row], cores.split(jax.devices()[:2]))
-    assert advice(2).endswith("try a larger --batch-size, or --threads-per-core 1")
-    assert advice(1).endswith("try a larger --batch-size")
+    larger = "try a larger --batch-size"
+    assert advice(2, None).endswith(f"{larger}, or --threads-per-core 1")
+    assert advice(1, None).endswith(larger)
+    assert advice(1, 1).endswith(larger)
+
+
+@pytest.mark.parametrize(
+    "max_lag, late, updates, ahead",
+    [
+        (None, "wait", 1, None),
+        (0, "wait", 1, 0),
+        (3, "wait", 4, 0),
+        (4, "wait", 4, 1),
+        (0, "drop", 1, None),
+    ],
+)
+def test_no_thread_is_advised_where_acting_and_learning_take_turns(
+    max_lag, late, updates, ahead
+):
+    assert starting.most_ahead(max_lag, late, updates) == ahead
+    row = {"seconds": 1.0, "learner_waiting": 0.9, "actors_waiting": 0.0}
+    told = report.advice([row], cores.split(jax.devices()[:2]), 1, ahead)
+    assert ("take turns" in told) == (ahead == 0)
+    assert ("threads-per-core" in told) == (ahead != 0)
 
 
 @pytest.mark.parametrize("fails", ["environment", "agent"])
