@@ -51,9 +51,13 @@ def bounded_memory():
 
 
 def pytest_configure():
-    """Give this run a compilation cache, shared with the processes that tests start."""
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="podracer-tests-")
+    """Give this run a folder, with a compilation cache for the processes that tests start."""
+    folder = tempfile.mkdtemp(prefix="podracer-tests-")
+    os.environ |= {
+        "PODRACER_TESTS": folder,
+        "JAX_COMPILATION_CACHE_DIR": f"{folder}/compiled",
+    }
 
 
 def pytest_unconfigure():
-    shutil.rmtree(os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
+    shutil.rmtree(os.environ["PODRACER_TESTS"], ignore_errors=True)

@@ -1,9 +1,8 @@
 """Files like the published one of Disco103, with random weights, for tests without it."""
 
-import atexit
 import functools
+import os
 import pathlib
-import shutil
 import tempfile
 
 import numpy as np
@@ -25,7 +24,7 @@ def random_arrays(seed=0):
 @functools.cache
 def random_rule(seed=0):
     """A file of such arrays, for as long as the tests run."""
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="podracer-rules-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    np.savez(folder / "rule.npz", **random_arrays(seed))
-    return folder / "rule.npz"
+    folder = tempfile.mkdtemp(dir=os.environ["PODRACER_TESTS"])
+    path = pathlib.Path(folder, "rule.npz")
+    np.savez(path, **random_arrays(seed))
+    return path

@@ -1,9 +1,8 @@
 """Rule files for tests: a rule whose weights are set by hand to compute returns."""
 
-import atexit
 import functools
 import math
-import shutil
+import os
 import tempfile
 from pathlib import Path
 
@@ -52,8 +51,7 @@ def returns_weights(discount_factor=0.9, prediction_size=4):
 @functools.cache
 def returns_rule() -> Path:
     """A file of that rule, of 4 categories, for as long as the tests run."""
-    folder = Path(tempfile.mkdtemp(prefix="podracer-rules-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    path = folder / "returns.safetensors"
+    folder = tempfile.mkdtemp(dir=os.environ["PODRACER_TESTS"])
+    path = Path(folder, "returns.safetensors")
     files.save_rule(path, "lpg", *returns_weights())
     return path
