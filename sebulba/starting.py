@@ -59,7 +59,8 @@ def closing(environments: list[Any]) -> Iterator[None]:
         yield
     except BaseException:
         for environment in environments:
-            environment.close()
+            with contextlib.suppress(Exception):  # the first error is the cause
+                environment.close()
         raise
 
 

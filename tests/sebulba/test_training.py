@@ -225,10 +225,15 @@ def test_no_thread_is_advised_where_acting_and_learning_take_turns(
 def test_what_fails_before_the_start_closes_the_environments(fails):
     made = []
 
+    class Unclosable(HostCounter):
+        def close(self):
+            super().close()
+            raise RuntimeError("cannot be closed")
+
     def environment():
         if made and fails == "environment":
             raise RuntimeError("no second licence")
-        made.append(HostCounter())
+        made.append(Unclosable())
         return made[-1]
 
     def no_state(key):
