@@ -63,27 +63,39 @@ def learn(
     sequences = jax.tree.leaves(batch)[0].shape[0]
     check_split(sequences, config)
 
-    def minibatch(state, index):
+    def rows(index):
         def of(x):  # the order holds each index once
             return x.at[index].get(mode="promise_in_bounds", unique_indices=True)
 
-        return step(state, *jax.tree.map(of, (batch, memory)))
+        return jax.tree.map(of, (batch, memory))
 
-    def epoch(number, state):
+    def minibatch(carry, index):
+        state, sums = carry
+        state, metrics = step(state, *rows(index))
+        return (state, jax.tree.map(jnp.add, sums, metrics)), None
+
+    first = jnp.arange(sequences // config.minibatches)
+    shapes = jax.eval_shape(lambda: step(state, *rows(first))[1])
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+    def epoch(carry):
+        number, state, _ = carry
         order = permutation(jax.random.fold_in(key, number), sequences)
         order = order.reshape(config.minibatches, -1)
-        state, metrics = jax.lax.scan(minibatch, state, order)
-        return number + 1, state, jax.tree.map(jnp.mean, metrics)
+        return number + 1, *jax.lax.scan(minibatch, (state, zeros), order)[0]
+
+    def means(sums):
+        return jax.tree.map(lambda x: x / config.minibatches, sums)
 
     def goes_on(carry):
-        number, _, metrics = carry
+        number, _, sums = carry
         goes_on = number < config.epochs
-        return goes_on & ~enough(metrics) if enough else goes_on
+        if enough:  # asked of an epoch's metrics, so not before the first
+            goes_on &= (number == 0) | ~enough(means(sums))
+        return goes_on
 
-    epochs, state, metrics = jax.lax.while_loop(
-        goes_on, lambda carry: epoch(*carry[:2]), epoch(0, state)
-    )
-    return state, metrics | {"epochs": epochs.astype(jnp.float32)}
+    epochs, state, sums = jax.lax.while_loop(goes_on, epoch, (0, state, zeros))
+    return state, means(sums) | {"epochs": epochs.astype(jnp.float32)}
 
 
 def permutation(key: Key, size: int) -> jax.Array:
