@@ -134,7 +134,8 @@ class Memory(GridWorld):
 
     The agent faces the fork and may start past the cue, which is then behind it. The wrong
     side ends the episode with reward 0. With `random_length` the hallway's length is random
-    too. Nothing can be picked up.
+    too. Nothing can be picked up. From the fork of sizes 7 and 9 the agent can look back at the
+    cue; from size 11 on it must remember it.
     """
 
     random_numbers: ClassVar[int] = 4

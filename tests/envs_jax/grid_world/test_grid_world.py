@@ -153,6 +153,18 @@ def test_memory_pays_for_the_remembered_object(random_length):
     assert {int(board[3, 1]) for board in states.grid} == {FIXED_KEY, FIXED_BALL}
 
 
+@pytest.mark.parametrize("size, seen", [(7, 3), (9, 3), (11, 2)])
+def test_the_cue_is_seen_from_the_fork_of_small_memories_only(size, seen):
+    world = Memory(size)
+    step = jax.jit(world.step)
+    key = jax.random.key(0)
+    state, timestep = world.initial_state(key)
+    for action in [FORWARD] * (size - 3) + [TURN_LEFT] * 2:
+        state, timestep = step(key, state, jnp.int32(action))
+    objects = timestep.observation[..., [KEY, BALL]]
+    assert objects.sum() == seen  # two are at the fork
+
+
 def test_the_reward_falls_with_time_and_the_limit_truncates():
     world = make("grid-empty", size=5)
     step = jax.jit(world.step)
