@@ -127,7 +127,7 @@ class Report:
 
 
 def advice(
-    rows: list[dict], cores: Cores, threads_per_core: int, ahead: int | None
+    rows: list[dict], cores: Cores, threads_per_core: int, ahead: int | None = None
 ) -> str:
     """One line on who waited for whom, and on flags that would balance it.
 
