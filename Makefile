@@ -54,7 +54,8 @@ test-oldest: .venv-oldest/ready  ## the core tests on the oldest jax that we sup
 	@.venv-oldest/bin/pytest -q $(TOGETHER) -m "core and not slow"
 
 test-tpu: .venv-tpu/ready  ## what the compilers of TPUs and GPUs make of our programs
-	@.venv-tpu/bin/pytest -q --numprocesses 2 --dist worksteal tests/podracer/plan/tpu -m "not slow"
+	@.venv-tpu/bin/pytest -q --numprocesses 2 --dist worksteal tests/podracer/plan/tpu \
+	  -m "not slow"
 
 lint: .venv/ready  ## format, style, and the types of the public contract
 	@.venv/bin/ruff format --check .

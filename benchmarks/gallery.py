@@ -97,8 +97,12 @@ def row(name: str, environment: Any, mean: float) -> str:
 def trained(name: str) -> str:
     """The best agent on record for an environment: mean return over 3 seeds, and steps."""
     groups = map(records.read, sorted(records.KEPT.glob("*.jsonl")))
-    lines = [line for group in groups for line in group if line["env"] == name]
-    lines = [line for line in lines if len(line["runs"]) == 3]
+    lines = [
+        line
+        for group in groups
+        for line in group
+        if line["env"] == name and len(line["runs"]) == 3
+    ]
     if not lines:
         return "-"
     best = max(lines, key=lambda line: records.returns(line).mean())

@@ -131,7 +131,7 @@ def advice(
 ) -> str:
     """One line on who waited for whom, and on flags that would balance it.
 
-    `ahead` is `starting.most_ahead`.
+    `ahead`: how far actors may be ahead of the learner, see `starting.most_ahead`.
     """
     rows = [row for row in rows if row["seconds"]]
     if not rows:

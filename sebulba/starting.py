@@ -27,9 +27,9 @@ def check(max_lag: int | None, **numbers: int) -> None:
 def most_ahead(
     max_lag: int | None, late: str, updates_per_trajectory: int
 ) -> int | None:
-    """How many trajectories not yet learned another may follow; 0: they take turns.
+    """The most trajectories on their way to the learner while an actor begins another.
 
-    None: any number, or late ones are dropped.
+    0: acting and learning take turns. None: no limit, or late trajectories are dropped.
     """
     if max_lag is None or late == "drop":
         return None

@@ -62,7 +62,7 @@ def gradient_of_sum(
             return jax.tree.map(jnp.add, sums, got), None
 
         shapes = jax.eval_shape(at_once, params, rows, memory)
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        zeros = optax.tree.zeros_like(shapes)
         return jax.lax.scan(add, zeros, jnp.arange(0, batch_size, size))[0]
 
     return jax.lax.platform_dependent(

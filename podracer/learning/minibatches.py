@@ -76,7 +76,7 @@ def learn(
 
     first = jnp.arange(sequences // config.minibatches)
     shapes = jax.eval_shape(lambda: step(state, *rows(first))[1])
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    zeros = optax.tree.zeros_like(shapes)
 
     def epoch(carry):
         number, state, _ = carry
