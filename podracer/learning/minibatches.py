@@ -36,7 +36,7 @@ class Config:
 
 def learn(
     step: Callable[[Any, PyTree, PyTree], tuple[Any, Metrics]],
-    state: Any,
+    state: tuple[PyTree, optax.OptState],
     batch: PyTree,
     memory: PyTree,
     key: Key,
@@ -47,8 +47,8 @@ def learn(
 
     Args:
       step: (state, rows [N, T, ...], memory [N, ...]) -> (state, metrics), for a minibatch
-        of N sequences.
-      state: of the optimizer, before the first step.
+        of N sequences; see `gradient_step`.
+      state: (params, opt_state) before the first step, which sees them `as_vectors`.
       batch: [T, B, ...] of this core.
       memory: [B, ...] before row 0.
       key: of the order, which is this core's own.
@@ -74,6 +74,7 @@ def learn(
         state, metrics = step(state, *rows(index))
         return (state, jax.tree.map(jnp.add, sums, metrics)), None
 
+    state = optimizers.as_vectors(*state)
     first = jnp.arange(sequences // config.minibatches)
     shapes = jax.eval_shape(lambda: step(state, *rows(first))[1])
     zeros = optax.tree.zeros_like(shapes)
@@ -95,6 +96,7 @@ def learn(
         return goes_on
 
     epochs, state, sums = jax.lax.while_loop(goes_on, epoch, (0, state, zeros))
+    state = optimizers.as_trees(state)
     return state, means(sums) | {"epochs": epochs.astype(jnp.float32)}
 
 
@@ -127,16 +129,19 @@ def gradient_step(
     """A step for `learn` by the mean gradient over all cores; the state is (params, opt_state).
 
     Args:
-      loss: as for `mean_gradient`; its rows have a `mask`.
+      loss: as for `mean_gradient`, of parameters as trees; its rows have a `mask`.
       optimizer: without the learning rate, see `optimizers.descend`.
       learning_rate: float32 [].
       average: over the learner cores.
     """
 
+    def of_vectors(params, rows, memory):
+        return loss(optimizers.as_trees(params), rows, memory)
+
     def step(state, rows, memory):
         params, opt_state = state
         gradients, metrics = mean_gradient(
-            loss, params, rows, memory, rows.mask.size, average
+            of_vectors, params, rows, memory, rows.mask.size, average
         )
         return optimizers.descend(
             optimizer, gradients, opt_state, params, learning_rate

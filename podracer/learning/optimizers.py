@@ -1,12 +1,58 @@
 """Update rules, the same for every agent."""
 
+import dataclasses
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.flatten_util import ravel_pytree
 
 from podracer.agent import PyTree
+
+SMALL = 2**16  # parameters, below which a CPU too is as fast with a vector
+
+
+@partial(
+    jax.tree_util.register_dataclass, data_fields=["numbers"], meta_fields=["unravel"]
+)
+@dataclasses.dataclass(frozen=True)
+class Vector:
+    """A tree as one array: accelerators then need one kernel instead of one for each leaf."""
+
+    numbers: jax.Array
+    unravel: Callable[[jax.Array], PyTree]
+
+
+def as_vectors(params: PyTree, opt_state: optax.OptState) -> tuple[Any, Any]:
+    """Both, with a `Vector` for each tree like the parameters, if these are `SMALL`."""
+
+    def kinds(tree):
+        return jax.tree.map(lambda x: (jnp.shape(x), jnp.result_type(x)), tree)
+
+    def is_alike(tree):
+        return kinds(tree) == alike
+
+    def vector(tree):
+        return Vector(ravel_pytree(tree)[0], unravel) if is_alike(tree) else tree
+
+    if sum(x.size for x in jax.tree.leaves(params)) >= SMALL:
+        return params, opt_state
+    alike, unravel = kinds(params), ravel_pytree(params)[1]
+    return jax.tree.map(vector, (params, opt_state), is_leaf=is_alike)
+
+
+def as_trees(tree: PyTree) -> PyTree:
+    """A pytree with the trees that `as_vectors` had put into vectors."""
+
+    def is_vector(x):
+        return isinstance(x, Vector)
+
+    return jax.tree.map(
+        lambda x: x.unravel(x.numbers) if is_vector(x) else x, tree, is_leaf=is_vector
+    )
 
 
 def descend(

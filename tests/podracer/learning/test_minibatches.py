@@ -1,6 +1,9 @@
-"""The random order of transitions."""
+"""The random order of transitions, and what a step of the optimizer sees."""
+
+import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -54,3 +57,28 @@ def check_even(counts):
     expected = counts.mean()
     ratio = ((counts - expected) ** 2 / expected).sum() / (counts.size - 1)
     assert abs(ratio - 1) < 5 * np.sqrt(2 / counts.size)
+
+
+def test_a_step_sees_vectors_and_its_caller_trees():
+    config = minibatches.Config(epochs=2, minibatches=2)
+    params = {"a": jnp.zeros(2), "b": jnp.zeros(())}
+
+    def step(state, rows, memory):
+        (vector, count), metrics = state, {"seen": jnp.sum(rows)}
+        return (
+            dataclasses.replace(vector, numbers=vector.numbers + 1),
+            count + 1,
+        ), metrics
+
+    (got, count), metrics = minibatches.learn(
+        step, (params, jnp.int32(0)), jnp.ones((3, 4)), (), jax.random.key(0), config
+    )
+    assert jax.tree.map(np.ndarray.tolist, jax.device_get(got)) == {
+        "a": [4.0, 4.0],
+        "b": 4.0,
+    }
+    assert (int(count), float(metrics["seen"]), float(metrics["epochs"])) == (
+        4,
+        6.0,
+        2.0,
+    )
