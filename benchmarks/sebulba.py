@@ -106,19 +106,18 @@ class Setting:
 
     def simulator(self, seconds: float) -> float:
         """The host environments alone, each batch in its own thread."""
-        counts = [0] * self.threads
+        environments = [self.environment(number) for number in range(self.threads)]
+        for environment in environments:
+            environment.reset()  # a first one takes seconds
+        counts, started = [0] * self.threads, time.perf_counter()
 
         def play(number: int) -> None:
-            environment = self.environment(number)
             random = np.random.default_rng(number)
-            environment.reset()
-            while time.perf_counter() < end:
+            while time.perf_counter() < started + seconds:
                 action = random.integers(0, self.num_actions, self.batch, np.int32)
-                environment.step(action)
+                environments[number].step(action)
                 counts[number] += self.batch
-            environment.close()
 
-        end = time.perf_counter() + seconds
         threads = [
             threading.Thread(target=play, args=(number,))
             for number in range(self.threads)
@@ -127,7 +126,10 @@ class Setting:
             thread.start()
         for thread in threads:
             thread.join()
-        return sum(counts) / seconds
+        speed = sum(counts) / (time.perf_counter() - started)
+        for environment in environments:
+            environment.close()
+        return speed
 
     def acting(self, seconds: float) -> float:
         """Actors whose trajectories are discarded."""

@@ -20,7 +20,7 @@ SMALL = 2**16  # parameters, below which a CPU too is as fast with a vector
 )
 @dataclasses.dataclass(frozen=True)
 class Vector:
-    """A tree as one array: accelerators then need one kernel instead of one for each leaf."""
+    """A tree as one array: an optimizer takes one kernel for it, not one for each leaf."""
 
     numbers: jax.Array
     unravel: Callable[[jax.Array], PyTree]
@@ -28,20 +28,22 @@ class Vector:
 
 def as_vectors(params: PyTree, opt_state: optax.OptState) -> tuple[Any, Any]:
     """Both, with a `Vector` for each tree like the parameters, if these are `SMALL`."""
-
-    def kinds(tree):
-        return jax.tree.map(lambda x: (jnp.shape(x), jnp.result_type(x)), tree)
-
-    def is_alike(tree):
-        return kinds(tree) == alike
-
-    def vector(tree):
-        return Vector(ravel_pytree(tree)[0], unravel) if is_alike(tree) else tree
-
     if sum(x.size for x in jax.tree.leaves(params)) >= SMALL:
         return params, opt_state
-    alike, unravel = kinds(params), ravel_pytree(params)[1]
-    return jax.tree.map(vector, (params, opt_state), is_leaf=is_alike)
+    alike, unravel = _kinds(params), ravel_pytree(params)[1]
+
+    def is_alike(tree):
+        return _kinds(tree) == alike
+
+    return jax.tree.map(
+        lambda x: Vector(ravel_pytree(x)[0], unravel) if is_alike(x) else x,
+        (params, opt_state),
+        is_leaf=is_alike,
+    )
+
+
+def _kinds(tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda x: (jnp.shape(x), jnp.result_type(x)), tree)
 
 
 def as_trees(tree: PyTree) -> PyTree:

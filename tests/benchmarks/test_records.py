@@ -63,7 +63,9 @@ def test_speeds_of_the_readme_are_on_record():
             assert figure == (human(max(speeds)) if speeds else ""), (entrant, work)
 
 
-@pytest.mark.parametrize("name", ["peers-cpu.json", "peers-cpu-zen4.json"])
+@pytest.mark.parametrize(
+    "name", ["peers-cpu.json", "peers-cpu-zen4.json", "peers-cpu-zen3.json"]
+)
 def test_the_page_of_peers_has_the_tables_of_its_records(name):
     record = json.loads((RESULTS / name).read_text())
     page = (RESULTS / "peers-cpu.md").read_text()
