@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 
 from podracer.agent import PyTree
 
-SMALL = 2**16  # parameters, below which a CPU too is as fast with a vector
+SMALL = 2**16  # parameters; from there on, a vector makes a CPU slower
 
 
 @partial(
@@ -27,7 +27,10 @@ class Vector:
 
 
 def as_vectors(params: PyTree, opt_state: optax.OptState) -> tuple[Any, Any]:
-    """Both, with a `Vector` for each tree like the parameters, if these are `SMALL`."""
+    """Both, with a `Vector` for each tree of the parameters' shapes.
+
+    Unchanged where there are `SMALL` parameters or more.
+    """
     if sum(x.size for x in jax.tree.leaves(params)) >= SMALL:
         return params, opt_state
     alike, unravel = _kinds(params), ravel_pytree(params)[1]
