@@ -28,8 +28,9 @@ def make_call(step: Callable, average: Average = parallel.AVERAGE) -> Callable:
 
     def call(state: Any, updates: jax.Array, report: jax.Array):
         def body(_, state):
-            state, metrics = step(state)
-            return state._replace(tally=tally.add(state.tally, metrics, state.updates))
+            before = state.tally
+            state, metrics = step(state._replace(tally=()))  # as `with_tally` calls it
+            return state._replace(tally=tally.add(before, metrics, state.updates))
 
         with jax.named_scope("updates"):  # by which `podracer.plan` finds this loop
             state = jax.lax.fori_loop(jnp.uint32(0), updates, body, state)

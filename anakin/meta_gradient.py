@@ -137,7 +137,8 @@ def steps(meta: Meta, config: Config) -> int:
 
 def make_programs(meta: Meta, config: Config, mesh: Any) -> training.Programs:
     """(key, index [P]) -> State, and (state, updates, report) -> ..., see `make_call`."""
-    update = make_update(meta, config)
+    # traced once for both programs
+    update = jax.jit(make_update(meta, config), inline=True)
 
     def start(key: Key, index: jax.Array) -> State:
         return with_tally(initial_state(meta, config, key, index), update)

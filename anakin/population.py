@@ -4,6 +4,7 @@ Up to rounding, each run is what it would be alone on one core; nothing is avera
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -111,14 +112,17 @@ def make_programs(
     (state, values, updates, report) -> ...; `values` are the hyperparameters, each [S]."""
     environment, platform = batched(environment, reset_pool), parallel.platform(mesh)
 
-    def start(key, values, index):
+    @partial(jax.jit, inline=True)  # traced once for both programs
+    def unit(values, state):
         agent = make_agent(values)
-        unit = make_unit(agent, environment, unroll_length, platform)
-        return with_tally(initial_state(key, index, agent, environment), unit)
+        return make_unit(agent, environment, unroll_length, platform)(state)
+
+    def start(key, values, index):
+        state = initial_state(key, index, make_agent(values), environment)
+        return with_tally(state, partial(unit, values))
 
     def call(state, values, updates, report):
-        unit = make_unit(make_agent(values), environment, unroll_length, platform)
-        return make_call(unit)(state, updates, report)
+        return make_call(partial(unit, values))(state, updates, report)
 
     return Programs(
         parallel.over_members(

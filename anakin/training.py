@@ -115,6 +115,7 @@ def make_programs(
     """The programs of a run, replicated over the cores of a mesh."""
     environment = batched(environment, reset_pool)
     step = make_unit(agent, environment, unroll_length, parallel.platform(mesh))
+    step = jax.jit(step, inline=True)  # traced once for both programs
 
     def start(key, index):
         return with_tally(initial_state(key, index, agent, environment), step)

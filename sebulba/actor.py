@@ -75,14 +75,14 @@ def make_programs(
 
     `first` is the number of environments on the hosts before this one.
     """
+    # traced once for both programs that use it
+    decided = jax.jit(partial(decide, agent, first=first), inline=True)
 
     def start(params, key, timestep):
         batch_size = timestep.reward.size
         steps = jnp.uint32(0)
         actor_state = agent.initial_actor_state(batch_size)
-        shapes = jax.eval_shape(
-            partial(decide, agent), params, key, steps, actor_state, timestep
-        )
+        shapes = jax.eval_shape(decided, params, key, steps, actor_state, timestep)
         timesteps, outputs = jax.tree.map(
             lambda x: jnp.zeros((unroll_length, *x.shape), x.dtype),
             (timestep, shapes[1]),
@@ -99,8 +99,8 @@ def make_programs(
         )
 
     def step(params, unroll, timestep):
-        actor_state, output = decide(
-            agent, params, unroll.key, unroll.steps, unroll.actor_state, timestep, first
+        actor_state, output = decided(
+            params, unroll.key, unroll.steps, unroll.actor_state, timestep
         )
         timesteps, outputs = jax.tree.map(
             lambda rows, x: rows.at[unroll.row].set(x),

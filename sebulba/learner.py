@@ -40,6 +40,17 @@ class Programs(NamedTuple):
     learn: Callable
 
 
+def make_update(agent: Agent) -> Callable:
+    """(State, Trajectory) -> (LearnerState, Metrics): an update on a core."""
+
+    def update(state: State, piece: Trajectory):
+        key = parallel.core_key(jax.random.fold_in(state.key, state.updates))
+        learner, metrics = agent.learner_step(key, state.learner, piece)
+        return learner, metrics | tally.given(piece.timesteps)
+
+    return update
+
+
 class Learner:
     """Owns the state on the learner cores, and learns from one trajectory at a time.
 
@@ -53,6 +64,8 @@ class Learner:
     def __init__(self, agent: Agent, mesh: Any, updates_per_trajectory: int):
         self._agent, self.updates_per_trajectory = agent, updates_per_trajectory
         self._mesh = mesh
+        # traced once for the shapes of its metrics and for learning
+        self._update = jax.jit(make_update(agent), inline=True)
         self.programs = Programs(
             start=self._over_cores(
                 self._start_on_core,
@@ -157,8 +170,3 @@ class Learner:
 
     def _pieces(self, part: Trajectory) -> list[Trajectory]:
         return parallel.split(part, TRAJECTORY, self.updates_per_trajectory)
-
-    def _update(self, state: State, piece: Trajectory):
-        key = parallel.core_key(jax.random.fold_in(state.key, state.updates))
-        learner, metrics = self._agent.learner_step(key, state.learner, piece)
-        return learner, metrics | tally.given(piece.timesteps)

@@ -1,4 +1,6 @@
-"""An agent written from podracer/agent.py alone."""
+"""An agent written from podracer/agent.py alone, and how often one is traced."""
+
+import collections
 
 import jax
 import jax.numpy as jnp
@@ -50,3 +52,19 @@ def reinforce(observations: int, actions: int, average=AVERAGE) -> Agent:
         actor_step,
         actor_step,
     )
+
+
+def counting(agent: Agent) -> tuple[Agent, collections.Counter]:
+    """The agent, and how often its steps were called: in programs, how often traced."""
+    calls = collections.Counter()
+
+    def counted(name):
+        def step(*args):
+            calls[name] += 1
+            return getattr(agent, name)(*args)
+
+        return step
+
+    names = "actor_step", "learner_step"
+    steps = {name: counted(name) for name in names}
+    return agent._replace(online_step=None, **steps), calls

@@ -5,6 +5,7 @@ enough to stay in the cache needs none of them stored or recomputed.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -45,6 +46,7 @@ def gradient_of_sum(
 ) -> tuple[PyTree, Metrics]:
     """The gradient of a sum over the batch, and the metrics as sums."""
 
+    @partial(jax.jit, inline=True)  # traced once for both of its uses below
     def at_once(params, rows, memory):
         rows = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), rows)
         return jax.grad(loss, has_aux=True)(params, rows, memory)
@@ -54,15 +56,16 @@ def gradient_of_sum(
         sequence = sum(x.nbytes for x in jax.tree.leaves(rows)) // batch_size
         size = largest_divisor(batch_size, min(SAMPLES // length, CACHE // sequence))
 
-        def add(sums, start):
+        def of_part(start):
             part = jax.tree.map(
                 lambda x: jax.lax.dynamic_slice_in_dim(x, start, size), (rows, memory)
             )
-            got = at_once(params, *part)
-            return jax.tree.map(jnp.add, sums, got), None
+            return at_once(params, *part)
 
-        shapes = jax.eval_shape(at_once, params, rows, memory)
-        zeros = optax.tree.zeros_like(shapes)
+        def add(sums, start):
+            return jax.tree.map(jnp.add, sums, of_part(start)), None
+
+        zeros = optax.tree.zeros_like(jax.eval_shape(of_part, 0))
         return jax.lax.scan(add, zeros, jnp.arange(0, batch_size, size))[0]
 
     return jax.lax.platform_dependent(

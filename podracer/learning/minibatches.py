@@ -69,6 +69,8 @@ def learn(
 
         return jax.tree.map(of, (batch, memory))
 
+    step = jax.jit(step, inline=True)  # traced once for both of its uses below
+
     def minibatch(carry, index):
         state, sums = carry
         state, metrics = step(state, *rows(index))

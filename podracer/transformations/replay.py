@@ -213,6 +213,7 @@ def _if(
     """`learn(inner)`, or the same state and metrics of 0."""
     if enough is True:
         return learn(inner)
+    learn = jax.jit(learn, inline=True)  # traced once for both of its uses below
 
     def skip(inner):
         metrics = jax.eval_shape(learn, inner)[1]

@@ -15,7 +15,7 @@ from anakin.command import meta_train
 from anakin.meta import bandit, hidden_value, lifetimes, lpg
 from envs_jax import batched
 from envs_jax.lpg import TaskDistribution
-from podracer import networks
+from podracer import networks, parallel
 from podracer.agent import Trajectory
 from podracer.agents import lpg as agent
 from podracer.checkpoints.checkpoint import Checkpoints
@@ -173,6 +173,21 @@ def compare(mine, theirs, atol=1e-6):
         np.testing.assert_allclose(
             np.asarray(x, "f8"), np.asarray(y, "f8"), rtol=1e-4, atol=atol
         )
+
+
+def test_an_update_of_the_rule_is_traced_once():
+    traced = []
+
+    def predict(*args):
+        traced.append(args)
+        return META.predict(*args)
+
+    config = meta_gradient.Config(lifetimes=2, updates=2)
+    meta = META._replace(predict=predict)
+    programs = meta_gradient.make_programs(meta, config, parallel.make_mesh(1))
+    state = jax.eval_shape(programs.start, jax.random.key(0), jnp.arange(2))
+    programs.call.lower(state, jnp.uint32(1), jnp.bool_(True))
+    assert len(traced) == 1
 
 
 RUN = {"total_steps": 8 * 36 * 5, "updates_per_report": 2}

@@ -20,6 +20,7 @@ from podracer.errors import UserError
 from podracer.parallel import cpu
 from podracer.runs import listing, members
 from podracer.trained import loading
+from tests.agents import counting
 from tests.environments import Counter
 
 KILL = 400  # seconds that a process of ours may live
@@ -109,6 +110,16 @@ def test_who_is_no_longer_finite_is_named():
                 cores=2,
             )
         )
+
+
+def test_the_unit_of_all_is_traced_once():
+    agent, calls = counting(maker()({}))
+    values = {"learning_rate": [0.1, 0.2]}
+    runs = population.train(
+        lambda numbers: agent, Counter(), seeds=[0, 1], numbers=values, cores=2, **SIZES
+    )
+    next(runs)
+    assert calls == {"actor_step": 1, "learner_step": 1}
 
 
 def test_what_cannot_differ_is_refused():

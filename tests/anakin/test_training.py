@@ -15,6 +15,7 @@ from envs_jax.wrappers import Batched, auto_reset
 from podracer import networks, parallel
 from podracer.agents import impala
 from podracer.errors import UserError
+from tests.agents import counting
 from tests.environments import Counter, Explosive
 
 SMALL = networks.Config(hidden_sizes=(16,))
@@ -212,6 +213,12 @@ def test_parameters_are_bit_equal_on_every_core_after_100_updates():
     for leaf in jax.tree.leaves(state.learner.shared):
         copies = {np.asarray(x.data).tobytes() for x in leaf.addressable_shards}
         assert len(leaf.addressable_shards) == 8 and len(copies) == 1
+
+
+def test_a_run_traces_its_unit_once():
+    agent, calls = counting(make_agent(Catch()))
+    next(train(Catch(), agent, cores=2))
+    assert calls == {"actor_step": 1, "learner_step": 1}
 
 
 def test_500_calls_in_a_row_on_8_cores():

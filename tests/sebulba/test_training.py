@@ -16,6 +16,7 @@ from podracer.checkpoints.checkpoint import Checkpoints
 from podracer.errors import UserError
 from podracer.metrics import merge
 from sebulba import actor, cores, report, starting, training, transport
+from tests.agents import counting
 from tests.environments import HostCounter
 
 
@@ -144,6 +145,12 @@ def test_lock_step_repeats_bit_for_bit():
         return str(rows)
 
     assert bits() == bits()
+
+
+def test_acting_and_learning_are_each_traced_once():
+    agent, calls = counting(make_agent())
+    last(train(agent, threads_per_core=1, devices=2))
+    assert calls == {"actor_step": 1, "learner_step": 1}
 
 
 @pytest.mark.parametrize("max_lag", [0, 1, 3])

@@ -1,5 +1,7 @@
 """Gradients by parts are gradients of the whole."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -42,3 +44,17 @@ def test_means_are_sums_over_the_count():
     np.testing.assert_allclose(gradient, jnp.full(4, 12.0))
     assert metrics["loss/total"] == 36 and metrics["first"] == 1
     assert metrics["gradient_norm"] == 24
+
+
+def test_a_loss_is_traced_once_for_a_part_and_once_for_the_whole():
+    traced = []
+
+    def counted(params, rows, memory):
+        traced.append(rows.shape)
+        return loss(params, rows, memory)
+
+    rows, memory = jnp.ones((6, 300, 4)), jnp.zeros(6)
+    jax.jit(partial(gradients.gradient_of_sum, counted)).lower(
+        jnp.ones(4), rows, memory
+    )
+    assert sorted(traced) == [(300, 1, 4), (300, 6, 4)]

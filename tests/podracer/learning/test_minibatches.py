@@ -61,9 +61,10 @@ def check_even(counts):
 
 def test_a_step_sees_vectors_and_its_caller_trees():
     config = minibatches.Config(epochs=2, minibatches=2)
-    params = {"a": jnp.zeros(2), "b": jnp.zeros(())}
+    params, traced = {"a": jnp.zeros(2), "b": jnp.zeros(())}, []
 
     def step(state, rows, memory):
+        traced.append(rows.shape)
         (vector, count), metrics = state, {"seen": jnp.sum(rows)}
         return (
             dataclasses.replace(vector, numbers=vector.numbers + 1),
@@ -82,3 +83,4 @@ def test_a_step_sees_vectors_and_its_caller_trees():
         6.0,
         2.0,
     )
+    assert traced == [(2, 3)]  # once: tracing a step takes seconds

@@ -15,6 +15,7 @@ from podracer.agents import from_flags, impala, ppo
 from podracer.errors import UserError
 from podracer.transformations import replay, ring
 from podracer.transformations.replay import Config
+from tests.agents import counting
 from tests.jitted import jitted
 
 pytestmark = pytest.mark.core
@@ -151,7 +152,8 @@ def test_impala_learns_as_it_does_from_that_batch():
 
 
 def test_nothing_is_learned_before_the_minimum_fill():
-    agent = jitted(replay.replay(keeper(), Config(8, minimum_fill=5), FRAME, T))
+    inner, calls = counting(keeper())
+    agent = jitted(replay.replay(inner, Config(8, minimum_fill=5), FRAME, T))
     state = agent.initial_learner_state(jax.random.key(0))
     state, metrics = agent.learner_step(jax.random.key(1), state, delivered(4, 0))
     assert int(state.shared) == 0 and int(state.local.ring.filled) == 4
@@ -159,6 +161,7 @@ def test_nothing_is_learned_before_the_minimum_fill():
     state, metrics = agent.learner_step(jax.random.key(2), state, delivered(4, 1))
     assert int(state.shared) == 1 and int(state.local.ring.filled) == 8
     assert metrics["trained"] == 1.0 and metrics["seen"].timesteps.reward.any()
+    assert calls["learner_step"] == 1  # traced for both branches
 
 
 def test_one_batch_may_be_worth_several_updates():
