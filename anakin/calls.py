@@ -29,7 +29,7 @@ def make_call(step: Callable, average: Average = parallel.AVERAGE) -> Callable:
     def call(state: Any, updates: jax.Array, report: jax.Array):
         def body(_, state):
             before = state.tally
-            state, metrics = step(state._replace(tally=()))  # as `with_tally` calls it
+            state, metrics = step(state._replace(tally=()))  # as `with_tally` traces it
             return state._replace(tally=tally.add(before, metrics, state.updates))
 
         with jax.named_scope("updates"):  # by which `podracer.plan` finds this loop

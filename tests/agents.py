@@ -1,4 +1,4 @@
-"""An agent written from podracer/agent.py alone, and how often one is traced."""
+"""An agent written from podracer/agent.py alone, and a count of any agent's steps."""
 
 import collections
 

@@ -11,7 +11,7 @@ presets but `mujoco` take a time limit for a termination, as the original does; 
 `bootstrap_on_truncation`.
 """
 
-from functools import cache, partial
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -138,7 +138,6 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
         memory, policy = decide(params, memory, timestep)
         return (running, memory), ActorOutput(policy.mode(), policy)
 
-    @cache
     def row():
         """Shapes of one timestep of an episode."""
 
