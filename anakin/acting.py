@@ -5,10 +5,14 @@ from typing import Any, NamedTuple
 
 import dm_env
 import jax
+from jax.extend import core
 
 from envs_jax.wrappers import Batched
 from podracer.agent import ActorOutput, Agent, Key, Trajectory, with_last
 from podracer.metrics import episodes
+
+TOGETHER = 4  # steps in an iteration of an accelerator's loop
+LARGE = 3000  # operations of a step, as brax's or a search's, from which it is only one
 
 
 class Actors(NamedTuple):
@@ -63,16 +67,30 @@ def interact(
 
 
 def unroll(
-    act: Callable, environment: Batched, unroll_length: int, actors: Actors, key: Key
+    act: Callable,
+    environment: Batched,
+    unroll_length: int,
+    actors: Actors,
+    key: Key,
+    platform: str = "cpu",
 ) -> tuple[Actors, Trajectory, Any]:
-    """T steps in every environment; `act` as for `interact`, its `kept` is [T, B, ...]."""
+    """T steps in every environment; `act` as for `interact`, its `kept` is [T, B, ...].
+
+    An accelerator needs fewer kernels for several small steps in one iteration of the loop;
+    with large ones there is less to gain, and they take longer to compile.
+    """
 
     def step(actors: Actors, key: Key):
         after, output, kept = interact(act, environment, actors, key)
         return after, (flat(actors.timestep), output, kept)
 
+    keys, together = jax.random.split(key, unroll_length), 1
+    if platform != "cpu":
+        step = jax.jit(step, inline=True)  # traced once, to be counted and for the loop
+        if operations(jax.make_jaxpr(step)(actors, keys[0]).jaxpr) <= LARGE:
+            together = TOGETHER
     after, (timesteps, outputs, kept) = jax.lax.scan(
-        step, actors, jax.random.split(key, unroll_length)
+        step, actors, keys, unroll=together
     )
     timesteps = jax.tree.map(
         lambda xs, x: xs.reshape(unroll_length, *x.shape),
@@ -81,6 +99,17 @@ def unroll(
     )
     timesteps = with_last(timesteps, after.timestep)
     return after, Trajectory(timesteps, outputs, actors.actor_state), kept
+
+
+def operations(program: core.Jaxpr) -> int:
+    """The number of operations, of all branches, and of a `while` loop's iteration once."""
+    total = len(program.eqns)
+    for equation in program.eqns:
+        times = equation.params["length"] if equation.primitive.name == "scan" else 1
+        for x in jax.tree.leaves([*equation.params.values()]):
+            if isinstance(x, core.ClosedJaxpr | core.Jaxpr):
+                total += times * operations(getattr(x, "jaxpr", x))
+    return total
 
 
 def flat(timestep: dm_env.TimeStep) -> dm_env.TimeStep:

@@ -149,12 +149,14 @@ def make_unit(agent: Agent, environment, unroll_length: int, platform: str) -> C
     A CPU is faster with one forward pass, step by step: activations stay in its cache.
     Accelerators are faster with fewer and larger kernels: a gradient of all steps at once.
     """
-    online = agent.online_step and platform == "cpu"
-    make = make_online_step if online else make_step
-    return make(agent, environment, unroll_length)
+    if agent.online_step and platform == "cpu":
+        return make_online_step(agent, environment, unroll_length)
+    return make_step(agent, environment, unroll_length, platform)
 
 
-def make_step(agent: Agent, environment, unroll_length: int) -> Callable:
+def make_step(
+    agent: Agent, environment, unroll_length: int, platform: str = "cpu"
+) -> Callable:
     """The minimal unit for any agent: act, then learn from the trajectory."""
 
     def step(state: State) -> tuple[State, Metrics]:
@@ -165,7 +167,7 @@ def make_step(agent: Agent, environment, unroll_length: int) -> Callable:
             return *agent.actor_step(keys, params, actor_state, timestep), ()
 
         actors, trajectory, _ = unroll(
-            act, environment, unroll_length, state.actors, act_key
+            act, environment, unroll_length, state.actors, act_key, platform
         )
         learner, metrics = agent.learner_step(learn_key, state.learner, trajectory)
         metrics |= tally.given(trajectory.timesteps)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import optax
+from jax.flatten_util import ravel_pytree
 
 from podracer.agent import Key, Metrics, PyTree
 from podracer.errors import UserError, check_at_least_one
@@ -74,12 +75,13 @@ def learn(
     def minibatch(carry, index):
         state, sums = carry
         state, metrics = step(state, *rows(index))
-        return (state, jax.tree.map(jnp.add, sums, metrics)), None
+        return (state, sums + ravel_pytree(metrics)[0]), None
 
     state = optimizers.as_vectors(*state)
     first = jnp.arange(sequences // config.minibatches)
     shapes = jax.eval_shape(lambda: step(state, *rows(first))[1])
-    zeros = optax.tree.zeros_like(shapes)
+    # As one vector, which an accelerator adds with one kernel.
+    zeros, unravel = ravel_pytree(optax.tree.zeros_like(shapes))
 
     def epoch(carry):
         number, state, _ = carry
@@ -88,7 +90,7 @@ def learn(
         return number + 1, *jax.lax.scan(minibatch, (state, zeros), order)[0]
 
     def means(sums):
-        return jax.tree.map(lambda x: x / config.minibatches, sums)
+        return unravel(sums / config.minibatches)
 
     def goes_on(carry):
         number, _, sums = carry

@@ -199,7 +199,8 @@ def normalize_rewards(
             return discounted, discounted
 
         rewards = timesteps._replace(observation=())
-        return jax.lax.scan(step, discounted, rewards)[1], ~timesteps.first()
+        # Several in an iteration, for which an accelerator needs fewer kernels.
+        return jax.lax.scan(step, discounted, rewards, unroll=4)[1], ~timesteps.first()
 
     return _with_statistics(
         seeing, "reward", specs.Array((), np.float32), samples, average

@@ -3,6 +3,7 @@
 import itertools
 from types import SimpleNamespace
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,7 +30,14 @@ def make_agent(environment, network=SMALL, **config):
     return impala.make_agent(impala.Config(**config), network)
 
 
-def unroll_once(environment, network=SMALL, unroll_length=3, batch_size=2, unrolls=2):
+def unroll_once(
+    environment,
+    network=SMALL,
+    unroll_length=3,
+    batch_size=2,
+    unrolls=2,
+    platform="cpu",
+):
     """The agent, its parameters, and trajectories in a row without learning."""
     agent = make_agent(environment, network)
     environment = Batched(auto_reset(environment))
@@ -43,7 +51,7 @@ def unroll_once(environment, network=SMALL, unroll_length=3, batch_size=2, unrol
 
     @jax.jit
     def run(actors, key):
-        return acting.unroll(act, environment, unroll_length, actors, key)[:2]
+        return acting.unroll(act, environment, unroll_length, actors, key, platform)[:2]
 
     actors, trajectories = state.actors, []
     for key in jax.random.split(state.key, unrolls):
@@ -98,6 +106,47 @@ def test_images_are_stored_flat_and_delivered_whole():
         for x in equation.outvars
     ]
     assert (7, 2, 50) in stacked and (7, 2, 10, 5, 1) not in stacked
+
+
+@pytest.mark.core
+@pytest.mark.parametrize("unroll_length", [3, 4, 9])
+def test_several_steps_in_an_iteration_are_what_they_are_one_by_one(unroll_length):
+    one, several = (
+        unroll_once(Counter(), RECURRENT, unroll_length, platform=platform)[2]
+        for platform in ("cpu", "gpu")
+    )
+    chex.assert_trees_all_close(one, several, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("platform", "large", "together"),
+    [("cpu", 3000, 1), ("gpu", 3000, 4), ("tpu", 3000, 4), ("tpu", 100, 1)],
+)
+def test_an_accelerator_takes_several_small_steps_in_an_iteration(
+    platform, large, together, monkeypatch
+):
+    monkeypatch.setattr(acting, "LARGE", large)
+    agent, environment = make_agent(Catch()), Batched(auto_reset(Catch()))
+    state = training.initial_state(jax.random.key(0), jnp.arange(2), agent, environment)
+    step = training.make_step(agent, environment, 9, platform)
+    (loop,) = (
+        equation.params
+        for equation in jax.make_jaxpr(step)(state).eqns
+        if equation.primitive.name == "scan" and equation.params["length"] == 9
+    )
+    assert loop["unroll"] == together
+
+
+def test_operations_are_counted_as_often_as_they_run():
+    def program(x):
+        x, _ = jax.lax.scan(lambda x, _: (jnp.sin(x), None), x, length=100)
+        x = jax.lax.while_loop(lambda x: x > 0.0, lambda x: x - 1.0, x)
+        return jax.lax.cond(x > 0.0, jnp.cos, lambda x: x * 2.0 + 1.0, x)
+
+    branches = 1 + 2
+    expected = (1 + 100) + (1 + 2) + (2 + 1 + branches)  # 2: the condition as a number
+    program = jax.make_jaxpr(program)(1.0).jaxpr
+    assert acting.operations(program) == expected, program
 
 
 def test_stored_memory_replays_to_the_actors_own_logits():
