@@ -12,7 +12,7 @@ from podracer.agent import ActorOutput, Agent, Key, Trajectory, with_last
 from podracer.metrics import episodes
 
 TOGETHER = 4  # steps in an iteration of an accelerator's loop
-LARGE = 3000  # operations of a step, as brax's or a search's, from which it is only one
+LARGE = 3000  # operations of a step: larger ones, as brax's or MuZero's, are taken singly
 
 
 class Actors(NamedTuple):
@@ -102,7 +102,7 @@ def unroll(
 
 
 def operations(program: core.Jaxpr) -> int:
-    """The number of operations, of all branches, and of a `while` loop's iteration once."""
+    """How many operations run: of all branches, and one iteration of a `while` loop."""
     total = len(program.eqns)
     for equation in program.eqns:
         times = equation.params["length"] if equation.primitive.name == "scan" else 1
