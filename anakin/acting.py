@@ -12,7 +12,7 @@ from podracer.agent import ActorOutput, Agent, Key, Trajectory, with_last
 from podracer.metrics import episodes
 
 TOGETHER = 4  # steps in an iteration of an accelerator's loop
-LARGE = 3000  # operations of a step: larger ones, as brax's or MuZero's, are taken singly
+LARGE = 3000  # operations of a step: larger ones, as brax's, are taken singly
 
 
 class Actors(NamedTuple):
