@@ -65,6 +65,16 @@ def ended(process):
     return process.exitcode
 
 
+def lines(said):
+    """What a command wrote to the file `said`, without what JAX says of the tests' own cache.
+
+    A process that is killed leaves a half-written program there, of which others warn.
+    """
+    ours = ("persistent compilation cache", "  warnings.warn(")
+    found = said.read_text().splitlines()
+    return [line for line in found if not any(x in line for x in ours)]
+
+
 def interrupted(folder, program, *how, seconds, number=signal.SIGKILL):
     """The exit code of a process that is ended so long after it began to train."""
     process = start(program, *how, output=folder.parent / "said")
