@@ -15,6 +15,8 @@ from podracer.errors import UserError, check_at_least_one
 from podracer.networks import heads, torsos
 from podracer.networks.network import Predictions
 
+TOGETHER = 8  # steps in an iteration of a recurrent core's loop on an accelerator
+
 
 @dataclasses.dataclass(frozen=True)
 class Config:
@@ -136,15 +138,31 @@ class Core(nn.Module):
     cell: nn.RNNCellBase
 
     def __call__(self, memory: PyTree, features: jax.Array, first: jax.Array):
-        def step(cell, memory, inputs):
+        if self.is_initializing():
+            self.cell(memory, features[0])
+        cell = self.cell.clone(parent=None)  # free of this module, for a scan of JAX
+
+        def step(params, memory, inputs):
             features, first = inputs  # [B, F], [B]
             memory = jax.tree.map(
                 lambda x: jnp.where(first[:, None], jnp.zeros_like(x), x), memory
             )
-            return cell(memory, features)
+            return cell.apply(params, memory, features)
 
-        scan = nn.scan(step, variable_broadcast="params", split_rngs={"params": False})
-        return scan(self.cell, memory, (features, first))
+        def over_time(params, memory, inputs, step=step, together=1):
+            return jax.lax.scan(partial(step, params), memory, inputs, unroll=together)
+
+        # An accelerator's kernels for one small step take longer to launch than to compute.
+        # There several steps share them, and the gradient computes activations again
+        # instead of reading them step by step. A CPU is faster without either.
+        recompute = jax.checkpoint(step, prevent_cse=False)
+        return jax.lax.platform_dependent(
+            self.cell.variables,
+            memory,
+            (features, first),
+            cpu=over_time,
+            default=partial(over_time, step=recompute, together=TOGETHER),
+        )
 
 
 def make_torso(config: Config) -> nn.Module:

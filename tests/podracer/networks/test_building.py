@@ -1,5 +1,6 @@
 """Networks: one truth for stepping and replaying, memory that ends with its episode."""
 
+import chex
 import dm_env
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ from dm_env import specs
 
 from podracer import networks
 from podracer.errors import UserError
-from podracer.networks import building, heads
+from podracer.networks import building, heads, modules
 from tests.environments import rows
 
 pytestmark = pytest.mark.core
@@ -118,6 +119,35 @@ def test_memory_starts_from_zero_at_first_and_only_there():
     )
     assert (a[0] != b[0]).all()
     np.testing.assert_array_equal(a[1:], b[1:])
+
+
+@pytest.mark.parametrize("memory", ["lstm", "gru"])
+@pytest.mark.parametrize("length", [1, 11])
+def test_a_core_computes_on_an_accelerator_what_it_does_on_a_cpu(
+    memory, length, monkeypatch
+):
+    config = networks.Config(hidden_sizes=(8,), memory=memory, memory_size=4)
+    network = make(config)
+    params = network.init(jax.random.key(0))
+    timesteps = some_timesteps(([MID, LAST, FIRST, MID] * 3)[:length])
+
+    def loss(params, memory):
+        predictions = network.unroll(params, memory, timesteps)
+        return sum(jnp.sum(x**2) for x in jax.tree.leaves(predictions))
+
+    def on(platform):
+        monkeypatch.setattr(
+            jax.lax, "platform_dependent", lambda *x, **known: known[platform](*x)
+        )
+        memory = jax.tree.map(lambda x: x + 0.5, network.initial_memory(2))
+        gradient = jax.value_and_grad(loss, (0, 1))
+        traced = jax.jit(gradient).trace(params, memory)
+        return str(traced.jaxpr), traced.lower().compile()(params, memory)
+
+    (one, expected), (several, result) = on("cpu"), on("default")
+    assert f"unroll={modules.TOGETHER}" in several and "unroll=1" not in several
+    assert f"unroll={modules.TOGETHER}" not in one
+    chex.assert_trees_all_close(result, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_dictionary_observations_are_flattened_together():
