@@ -5,6 +5,7 @@ import hashlib
 import os
 import platform
 import time
+import zlib
 from pathlib import Path
 
 import jax
@@ -14,6 +15,7 @@ from podracer.parallel import hosts
 MINIMUM_SECONDS = 0.1  # of compiling: what takes less is not worth a file
 DAYS = 30  # after which an unused program is removed
 CPU = Path("/proc/cpuinfo")
+ZSTANDARD = b"\x28\xb5\x2f\xfd"  # how its files start
 
 
 def keep_programs() -> None:
@@ -32,11 +34,12 @@ def keep_programs() -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.stat()
         if status.st_uid == os.getuid() and not status.st_mode & 0o022:
-            remove_unused(folder)
             jax.config.update("jax_compilation_cache_dir", str(folder))
             name = "jax_persistent_cache_min_compile_time_secs"
             if name.upper() not in os.environ:
                 jax.config.update(name, MINIMUM_SECONDS)
+            remove_unused(folder)
+            remove_damaged(folder)
 
 
 def remove_unused(folder: Path) -> None:
@@ -46,6 +49,28 @@ def remove_unused(folder: Path) -> None:
         status = path.stat()
         if max(status.st_atime, status.st_mtime) < oldest:
             path.unlink(missing_ok=True)
+
+
+def remove_damaged(folder: Path) -> None:
+    """Removes programs that a killed process or a full disk left half-written.
+
+    JAX would warn of them, and never replace them. Each is checked once, by its checksum;
+    programs that the optional package zstandard compressed are not.
+    """
+    checked = folder / "checked"
+    since = checked.stat().st_mtime if checked.exists() else 0.0
+    checked.touch()  # first: what is written from now on is checked next time
+    for path in folder.glob("*-cache"):
+        if path.stat().st_mtime >= since and _is_damaged(path.read_bytes()):
+            path.unlink(missing_ok=True)
+
+
+def _is_damaged(program: bytes) -> bool:
+    try:
+        zlib.decompress(program)
+    except zlib.error:
+        return not program.startswith(ZSTANDARD)
+    return False
 
 
 def _folder() -> Path:

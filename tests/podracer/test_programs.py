@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 
 import jax
@@ -54,21 +55,24 @@ def kept(tmp_path) -> Path | None:
     return None if chosen is None else Path(chosen)
 
 
-def test_a_second_process_finds_the_programs_of_the_first():
+def in_a_process() -> str:
+    """What SCRIPT prints: a number, and how many programs it found."""
     environment = {k: v for k, v in os.environ.items() if k != NAMES[0].upper()}
-    outputs = [
-        subprocess.run(
-            [sys.executable, "-c", SCRIPT],
-            env=environment,
-            cwd=Path(__file__).parents[2],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=120,
-        ).stdout.split()
-        for _ in range(2)
-    ]
-    (number, none), (again, hits) = outputs
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", SCRIPT],
+        env=environment,
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_second_process_finds_the_programs_of_the_first():
+    (number, none), (again, hits) = (in_a_process().split() for _ in range(2))
     assert number == again and none == "0" and int(hits) > 0
 
 
@@ -134,7 +138,46 @@ def test_unused_programs_are_removed(tmp_path):
         (folder / name).write_text("")
         os.utime(folder / name, (read, written))
     programs.remove_unused(folder)
-    assert {x.name for x in folder.iterdir()} == {"read", "written"}
+    assert {x.name for x in folder.iterdir()} == {"checked", "read", "written"}
+
+
+def test_half_written_programs_are_removed_and_compiled_again(tmp_path):
+    first, again = in_a_process(), in_a_process()
+    (folder,) = (tmp_path / "podracer" / "programs").iterdir()
+    files = [*folder.glob("*-cache")]
+    for path in files:
+        path.write_bytes(path.read_bytes()[:-1])
+    repaired, after = in_a_process(), in_a_process()
+    assert [x.split()[1] for x in (first, again, repaired, after)] == [
+        *("0", str(len(files)), "0", str(len(files)))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("program", "stays"),
+    [
+        (zlib.compress(b"program"), True),
+        (zlib.compress(b"program")[:-1], False),
+        (zlib.compress(b"program").replace(b"\x9c", b"\x9c\x00"), False),
+        (b"", False),
+        (programs.ZSTANDARD + b"program", True),
+    ],
+)
+def test_damaged_programs_are_removed(tmp_path, program, stays):
+    path = tmp_path / "jit_f-0-cache"
+    path.write_bytes(program)
+    programs.remove_damaged(tmp_path)
+    assert path.exists() == stays
+
+
+def test_programs_are_checked_once(tmp_path):
+    programs.remove_damaged(tmp_path)
+    for name, age in (("old", 60.0), ("new", -60.0)):
+        path = tmp_path / f"{name}-cache"
+        path.write_bytes(b"damaged")
+        os.utime(path, 2 * (time.time() - age,))
+    programs.remove_damaged(tmp_path)
+    assert {x.name for x in tmp_path.iterdir()} == {"old-cache", "checked"}
 
 
 @pytest.mark.parametrize(
