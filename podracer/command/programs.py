@@ -15,7 +15,7 @@ from podracer.parallel import hosts
 MINIMUM_SECONDS = 0.1  # of compiling: what takes less is not worth a file
 DAYS = 30  # after which an unused program is removed
 CPU = Path("/proc/cpuinfo")
-ZSTANDARD = b"\x28\xb5\x2f\xfd"  # how its files start
+ZSTANDARD = b"\x28\xb5\x2f\xfd"  # how what it compressed starts
 
 
 def keep_programs() -> None:
@@ -54,8 +54,8 @@ def remove_unused(folder: Path) -> None:
 def remove_damaged(folder: Path) -> None:
     """Removes programs that a killed process or a full disk left half-written.
 
-    JAX would warn of them, and never replace them. Each is checked once, by its checksum;
-    programs that the optional package zstandard compressed are not.
+    JAX would warn of them at each start, and never replace them. Each program is checked
+    once, by its checksum, unless the optional package zstandard compressed it.
     """
     checked = folder / "checked"
     since = checked.stat().st_mtime if checked.exists() else 0.0

@@ -140,7 +140,7 @@ class Core(nn.Module):
     def __call__(self, memory: PyTree, features: jax.Array, first: jax.Array):
         if self.is_initializing():
             self.cell(memory, features[0])
-        cell = self.cell.clone(parent=None)  # free of this module, for a scan of JAX
+        cell = self.cell.clone(parent=None)  # unbound, as lax.scan needs it
 
         def step(params, memory, inputs):
             features, first = inputs  # [B, F], [B]

@@ -110,6 +110,11 @@ def test_without_a_folder_there_is_none(tmp_path, monkeypatch, place):
     assert kept(tmp_path) is None
 
 
+def test_programs_are_kept_where_none_can_be_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(programs, "remove_unused", refuse)
+    assert kept(tmp_path) is not None
+
+
 def refuse(*_, **__):
     raise PermissionError("read-only")
 
