@@ -56,7 +56,7 @@ def train(argv: Sequence[str]) -> None:
     start = partial(
         sebulba.train,
         agent,
-        make,
+        partial(make, updates=environments.updates_before(config.keep.resume)),
         unroll_length=config.unroll_length,
         total_steps=config.total_steps,
         cores=cores,

@@ -2,11 +2,13 @@
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from podracer import command, imports, parallel
+from podracer.checkpoints import found
 from podracer.errors import UserError
-from podracer.runs import run
+from podracer.runs import run, run_folder
 from sebulba import host_environments
 
 DEFAULT = "CartPole-v1"
@@ -23,7 +25,7 @@ def choose(name: str) -> command.Choice:
 
 
 def maker(env: str, config: Any, threads: int) -> Callable[..., Any]:
-    """(actor thread, batch_size) -> its environments, as configured.
+    """(actor thread, batch_size, options, updates before) -> its environments.
 
     Args:
       env: their name.
@@ -32,11 +34,20 @@ def maker(env: str, config: Any, threads: int) -> Callable[..., Any]:
     """
     env_threads = config.env_threads or max(1, parallel.processors() // threads)
 
-    def make(thread: int, batch_size: int = config.batch_size, options=config.env):
-        seed = host_environments.first_seed(config.seed, thread, config.batch_size)
+    def make(thread, batch_size=config.batch_size, options=config.env, updates=0):
+        seed = host_environments.first_seed(
+            config.seed, thread, config.batch_size, updates
+        )
         return host_environments.make(env, batch_size, seed, env_threads, options)
 
     return make
+
+
+def updates_before(resume: Path | None) -> int:
+    """The updates of the newest checkpoint of a run to resume; 0 where a run starts."""
+    if resume is None:
+        return 0
+    return max(found.steps(resume / run_folder.CHECKPOINTS), default=0)
 
 
 def example(make: Callable[..., Any], env: str) -> Any:

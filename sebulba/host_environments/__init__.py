@@ -91,10 +91,14 @@ def _split(name: str) -> tuple[Any, str]:
     return ADAPTERS[prefix], rest
 
 
-def first_seed(seed: int, thread: int, batch_size: int) -> int:
+def first_seed(seed: int, thread: int, batch_size: int, updates: int = 0) -> int:
     """The first seed of an actor thread's batch; the threads' ranges are disjoint.
 
-    `thread` counts over all hosts.
+    Args:
+      seed: of the run.
+      thread: number of the actor thread, counted over all hosts.
+      batch_size: B, the number of environments of a thread.
+      updates: after which the run resumes, so that it repeats no episodes.
     """
-    start = np.random.SeedSequence(seed).generate_state(1)[0] % 2**30
+    start = np.random.SeedSequence((seed, updates)).generate_state(1)[0] % 2**30
     return int(start) + thread * batch_size

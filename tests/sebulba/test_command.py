@@ -67,6 +67,29 @@ def test_continuous_actions_of_a_simulator(tmp_path, monkeypatch):
     assert (train["max_lag"], train["threads_per_core"]) == (0, 1)  # the preset's
 
 
+def test_a_resumed_run_has_new_seeds_and_evaluations_have_the_same(tmp_path, monkeypatch):
+    made, make = [], command.host_environments.make
+
+    def spied(name, batch_size, seed, *others):
+        made.append((batch_size, seed))
+        return make(name, batch_size, seed, *others)
+
+    monkeypatch.setattr(command.host_environments, "make", spied)
+    monkeypatch.setattr(command.parallel, "use_cpu_cores", lambda *_, **__: None)
+    folder = tmp_path / "run"
+    one = "--actor-cores 1 --learner-cores 1 --threads-per-core 1 --unroll-length 5"
+    played = "--evaluate.steps 20 --evaluate.episodes 2 --quiet"
+    new = f"--env CartPole-v1 --batch-size 4 {one} --total-steps 20 --run {folder}"
+    command.train(f"{new} {played}".split())
+    changed = "--allow-changes --total-steps 40"
+    command.train(f"--resume {folder} {changed} {played}".split())
+    trained = [seed for size, seed in made if size == 4]
+    evaluated = [seed for size, seed in made if size == 2]
+    assert len(trained) == len(evaluated) == 2
+    assert abs(trained[0] - trained[1]) >= 4
+    assert evaluated[0] == evaluated[1]
+
+
 @pytest.mark.parametrize(
     ("number", "code"),
     [  # saved, both
