@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-pytestmark = pytest.mark.core
-
 ROOT = pathlib.Path(__file__).parents[1]
 
 # Which of our packages the modules of each package may import.
@@ -272,6 +270,7 @@ def our_imports(path: str) -> set[str]:
     return found
 
 
+@pytest.mark.core
 def test_importing_starts_no_backend_and_loads_no_simulator():
     """Programs choose their platform, and join other hosts, after importing us."""
     in_worker_processes = {

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-pytestmark = pytest.mark.core
-
 ROOT = pathlib.Path(__file__).parents[1]
 PATTERNS = (
     *("*.md", "docs/**/*.md", "colab/*.ipynb", "Makefile", "Dockerfile", "*.toml"),

@@ -59,19 +59,6 @@ def test_a_bandit_at_discount_0(environment, module):
     assert returns.mean() == 5.0  # random play gets less than 0
 
 
-def test_catch():
-    returns = learn(
-        envs_jax.make("catch"),
-        networks.Config(),
-        impala.Config(learning_rate=1e-3, total_steps=800_000),
-        batch_size=64,
-        unroll_length=16,
-        total_steps=800_000,
-        cores=2,
-    )
-    assert returns.mean() >= 0.95
-
-
 @pytest.mark.slow
 def test_cartpole_with_five_seeds():
     means = []
@@ -91,7 +78,9 @@ def test_cartpole_with_five_seeds():
     assert min(means) >= 475.0
 
 
-@pytest.mark.parametrize("module", [impala, ppo], ids=["impala", "ppo"])
+@pytest.mark.parametrize(
+    "module", [pytest.param(impala, marks=pytest.mark.slow), ppo], ids=["impala", "ppo"]
+)
 def test_only_a_memory_solves_the_memory_chain(module):
     means = {}
     for memory in ("none", "lstm"):

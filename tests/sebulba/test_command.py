@@ -67,7 +67,9 @@ def test_continuous_actions_of_a_simulator(tmp_path, monkeypatch):
     assert (train["max_lag"], train["threads_per_core"]) == (0, 1)  # the preset's
 
 
-def test_a_resumed_run_has_new_seeds_and_evaluations_have_the_same(tmp_path, monkeypatch):
+def test_a_resumed_run_has_new_seeds_and_evaluations_have_the_same(
+    tmp_path, monkeypatch
+):
     made, make = [], command.host_environments.make
 
     def spied(name, batch_size, seed, *others):

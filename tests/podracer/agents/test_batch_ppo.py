@@ -21,8 +21,6 @@ from podracer.networks.policies import Gaussian, TanhGaussian
 from podracer.parallel import AVERAGE
 from tests.jitted import jitted
 
-pytestmark = pytest.mark.core
-
 FIRST, MID, LAST = map(int, dm_env.StepType)
 
 
@@ -263,6 +261,7 @@ def test_a_memory_with_space_is_not():
     )
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(
     "config",
     [

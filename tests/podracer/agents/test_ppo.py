@@ -19,8 +19,6 @@ from podracer.networks import Network, Predictions
 from podracer.networks.policies import Categorical
 from tests.jitted import jitted
 
-pytestmark = pytest.mark.core
-
 FIRST, MID, LAST = map(int, dm_env.StepType)
 ONE = ppo.Config(epochs=1, minibatches=1)
 OBSERVATION = specs.Array((3,), np.float32)
@@ -77,6 +75,7 @@ def assert_close(a, b, atol=1e-5):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=atol), a, b)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("memory", ["none", "lstm"])
 @pytest.mark.parametrize("action_spec", [specs.DiscreteArray(3), NUMBERS])
 def test_the_first_minibatch_is_on_policy(memory, action_spec):

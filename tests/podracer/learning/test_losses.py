@@ -13,8 +13,6 @@ import rlax
 from podracer import parallel
 from podracer.learning import losses
 
-pytestmark = pytest.mark.core
-
 FIRST, MID, LAST = dm_env.StepType
 INF = float("inf")
 

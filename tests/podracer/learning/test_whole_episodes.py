@@ -13,8 +13,6 @@ import pytest
 from podracer.agent import ActorOutput, Trajectory
 from podracer.learning import whole_episodes
 
-pytestmark = pytest.mark.core
-
 FIRST, MID, LAST = map(int, dm_env.StepType)
 LONGEST = 6
 

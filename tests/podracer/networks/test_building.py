@@ -13,8 +13,6 @@ from podracer.errors import UserError
 from podracer.networks import building, heads, modules
 from tests.environments import rows
 
-pytestmark = pytest.mark.core
-
 FIRST, MID, LAST = dm_env.StepType
 VARIANTS = {
     "mlp": networks.Config(hidden_sizes=(8,)),
@@ -121,6 +119,7 @@ def test_memory_starts_from_zero_at_first_and_only_there():
     np.testing.assert_array_equal(a[1:], b[1:])
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("memory", ["lstm", "gru"])
 @pytest.mark.parametrize("length", [1, 11])
 def test_a_core_computes_on_an_accelerator_what_it_does_on_a_cpu(

@@ -13,8 +13,6 @@ from podracer.networks.policies import (
     TanhGaussian,
 )
 
-pytestmark = pytest.mark.core
-
 KEY = jax.random.key(0)
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from podracer.networks import products
 
-pytestmark = pytest.mark.core
 OUTPUTS = 1, 2, products.NARROW, products.NARROW + 1
 
 

@@ -14,7 +14,6 @@ from podracer.errors import UserError
 from podracer.networks import modules, products, torsos
 from podracer.transformations.examples import zero_timestep
 
-pytestmark = pytest.mark.core
 MINATAR, A3C, SHALLOW = (
     torsos.CONVOLUTIONS[name]() for name in ("minatar", "a3c", "shallow")
 )
@@ -124,6 +123,7 @@ def test_one_hot_names_what_the_spec_calls_discrete():
     assert encoded["speed"] is observation["speed"]
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(
     "torso, layer_norm",
     [(x, False) for x in ("mlp", "minatar", "a3c", "shallow", "resnet")]

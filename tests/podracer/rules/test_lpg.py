@@ -20,8 +20,6 @@ from tests.podracer.rules.experience import (
 )
 from tests.rule_files import returns_weights
 
-pytestmark = pytest.mark.core
-
 SIZES = lpg.Sizes(prediction_size=3, memory_size=5, embedding_size=2)
 CONFIG = lpg.Config(discount_factor=0.95, alpha_y=0.5)
 RULE = lpg.make_rule(CONFIG, SIZES)

@@ -13,8 +13,6 @@ from podracer.rules import reinforce
 from tests.jitted import jitted
 from tests.podracer.rules.experience import BATCH_SIZE, LENGTH, some_trajectory
 
-pytestmark = pytest.mark.core
-
 CONFIG = reinforce.Config(discount_factor=0.9, value_cost=0.7)
 LEARNING_RATE = 0.1
 

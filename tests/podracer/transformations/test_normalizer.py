@@ -77,7 +77,6 @@ FIGURES = [
 ]
 
 
-@pytest.mark.core
 def test_published_observation_filter():
     state = normalizer.initial_state(PAIR)
     for batch, expected, std, x, normalized in FIGURES:
@@ -86,7 +85,6 @@ def test_published_observation_filter():
         close(normalizer.normalize(state, jnp.array(x), clip=5.0), normalized)
 
 
-@pytest.mark.core
 def test_published_reward_filter():
     """Spec F2: not centred."""
 
@@ -128,7 +126,6 @@ def test_any_split_equals_numpy(shapes, masked, seed):
         close((mean[name], variance_sum[name]), expected[1:3], rtol=1e-4)
 
 
-@pytest.mark.core
 def test_every_core_has_the_same_bits_and_one_cores_numbers():
     data = np.random.default_rng(0).normal(3, 2, (2, 5, 16, 2)).astype(np.float32)
     masks = np.random.default_rng(1).random((2, 5, 16)) < 0.7
@@ -152,7 +149,6 @@ def test_every_core_has_the_same_bits_and_one_cores_numbers():
         assert copies(state) == [cores, 1]
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("batches", [1, 50])
 def test_a_mean_that_is_large_beside_the_deviation(batches):
     data = np.random.default_rng(0).normal(1e4, 1, (batches, 100_000 // batches, 2))
@@ -164,7 +160,6 @@ def test_a_mean_that_is_large_beside_the_deviation(batches):
     close(state.variance_sum, expected.variance_sum, rtol=1e-4)
 
 
-@pytest.mark.core
 def test_samples_count_however_many_there_were_before():
     """To 2^30 samples each batch adds less than the distance between two floats."""
     batch = jnp.tile(jnp.array([[100.0], [102.0], [101.0], [101.0], [101.0]]), (13, 2))
@@ -187,7 +182,6 @@ def test_samples_count_however_many_there_were_before():
     assert expected[1][0] > 100.0002  # which is more than the tolerance
 
 
-@pytest.mark.core
 def test_nothing_seen_changes_nothing_but_what_is_clipped():
     state = normalizer.initial_state(TREE)
     x = {"a": jnp.array([1.0, -20.0, 20.0]), "b": jnp.float32(0.5)}
@@ -197,7 +191,6 @@ def test_nothing_seen_changes_nothing_but_what_is_clipped():
     close(update(state, batch, jnp.zeros(1)), state, rtol=0, atol=0)
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_not_finite_shows_unless_masked(bad):
     state = update(normalizer.initial_state(PAIR), jnp.ones((2, 2)))
@@ -268,7 +261,6 @@ def trajectories(agent, timesteps, length=4):
         state = after
 
 
-@pytest.mark.core
 def test_acting_and_learning_see_observations_through_what_was_before():
     timesteps = some_timesteps()
     agent = normalizer.normalize_observations(observer(), VECTOR)
@@ -284,7 +276,6 @@ def test_acting_and_learning_see_observations_through_what_was_before():
         assert metrics["observation_scale"] > 0
 
 
-@pytest.mark.core
 def test_rewards_are_divided_by_the_deviation_of_discounted_returns():
     timesteps = some_timesteps()
     returns = np.zeros_like(timesteps.reward)
@@ -301,7 +292,6 @@ def test_rewards_are_divided_by_the_deviation_of_discounted_returns():
         close(metrics["seen"][1], expected, rtol=1e-4)
 
 
-@pytest.mark.core
 def test_names_stay_and_bytes_are_refused():
     spec = {"name": specs.DiscreteArray(5, np.uint8), "size": specs.Array((), np.int64)}
     numbers = np.arange(26, dtype=np.int32).reshape(13, 2)
@@ -316,7 +306,6 @@ def test_names_stay_and_bytes_are_refused():
         normalizer.normalize_observations(observer(), spec)
 
 
-@pytest.mark.core
 def test_a_clipped_infinity_is_in_the_metrics_of_its_own_update():
     agent = normalizer.normalize_observations(observer(), VECTOR)
     timesteps = some_timesteps()

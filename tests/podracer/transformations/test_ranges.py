@@ -113,7 +113,6 @@ def keys(batch_size):
     return jax.random.split(jax.random.key(0), batch_size)
 
 
-@pytest.mark.core
 def test_the_environment_gets_the_action_in_bounds_and_the_learner_its_own():
     timesteps = some_timesteps(jnp.linspace(-9.0, 9.0, 48).reshape(3, 8, 2))
     plain = gaussian()
@@ -141,7 +140,6 @@ def test_the_environment_gets_the_action_in_bounds_and_the_learner_its_own():
         )
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("change", [ranges.scale_actions, ranges.clip_actions])
 def test_both_units_of_anakin_agree(change):
     agent = change(ranges.scale_observations(gaussian(), OBSERVATION), ACTION)
@@ -155,7 +153,6 @@ def test_both_units_of_anakin_agree(change):
     assert len(set(weights[:5])) == 5
 
 
-@pytest.mark.core
 def test_transformations_around_see_the_environments_action():
     agent = ranges.scale_actions(gaussian(), ACTION)
     seen = []
@@ -187,7 +184,6 @@ def test_no_action_leaves_its_bounds(bounds, action):
         spec.validate(np.asarray(output.action)[0])
 
 
-@pytest.mark.core
 def test_infinite_bounds_do_not_clip():
     for spec, expected in (
         (specs.BoundedArray((2,), np.float32, [-INF, 0.0], [1.0, INF]), [-50.0, 60.0]),
@@ -198,7 +194,6 @@ def test_infinite_bounds_do_not_clip():
         np.testing.assert_array_equal(output.action[0], expected)
 
 
-@pytest.mark.core
 def test_observations_reach_one_at_their_bounds():
     spec = {
         "place": OBSERVATION,
@@ -233,7 +228,6 @@ def test_observations_reach_one_at_their_bounds():
         np.testing.assert_allclose(acted.extras[name], x[0], atol=1e-6)
 
 
-@pytest.mark.core
 def test_scaled_specs():
     spec = {"a": OBSERVATION, "b": specs.DiscreteArray(4)}
     scaled = ranges.scaled_spec(spec)
@@ -241,7 +235,6 @@ def test_scaled_specs():
     assert scaled["b"] is spec["b"]
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
     ("field", "spec", "line"),
     [

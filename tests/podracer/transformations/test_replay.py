@@ -18,8 +18,6 @@ from podracer.transformations.replay import Config
 from tests.agents import counting
 from tests.jitted import jitted
 
-pytestmark = pytest.mark.core
-
 FRAME = specs.Array((2, 2, 1), np.uint8)
 NETWORK = networks.Config(hidden_sizes=(4,))
 T = 3

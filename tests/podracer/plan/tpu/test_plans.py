@@ -1,6 +1,7 @@
 """The compilers of TPUs and GPUs on every agent in both architectures: what they make of them."""
 
 import dataclasses
+import itertools
 import os
 import re
 import subprocess
@@ -84,10 +85,18 @@ SIZES = {
     "disco": SMALL | dict.fromkeys(("embedding_size", "model_size", "head_size"), 8),
 }
 UNROLL_LENGTH = 4
-CASES = pytest.mark.parametrize("name", CONFIGS)
-SLOW = {"v5e:2x4": pytest.mark.slow}
-MARKED = [pytest.param(x, marks=SLOW.get(x, ())) for x in (*SLICES, *GPUS)]
-PLACES = pytest.mark.parametrize("place", MARKED)
+PLACES = (*SLICES, *GPUS)
+QUICK = [
+    *((name, "v3:32x32") for name in CONFIGS),
+    *((name, place) for name in ("impala", "ppo") for place in ("v5e:1x1", "h100:4")),
+]
+CASES = pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        pytest.param(*case, marks=[pytest.mark.slow] * (case not in QUICK))
+        for case in itertools.product(CONFIGS, PLACES)
+    ],
+)
 
 
 @cache
@@ -132,7 +141,7 @@ def check_update(program, name, cores, others):
     assert not program.module.host_transfers
 
 
-@PLACES
+@pytest.mark.parametrize("place", PLACES)
 def test_the_slice_is_there(place):
     slice = slice_of(place)
     cores, hosts = (SLICES | GPUS)[place]
@@ -142,7 +151,6 @@ def test_the_slice_is_there(place):
     assert least < slice.memory / 2**30 < least + 1
 
 
-@PLACES
 @CASES
 def test_anakin(name, place):
     cores = slice_of(place).cores
@@ -164,7 +172,9 @@ def test_anakin(name, place):
     assert call.memory.peak < 2**26
 
 
-@pytest.mark.parametrize("place", ["v5e:1x1", "v5e:2x4"])
+@pytest.mark.parametrize(
+    "place", [pytest.param("v5e:1x1", marks=pytest.mark.slow), "v5e:2x4"]
+)
 def test_meta_training(place):
     """The rule's gradient is averaged at once; agents do not average with one another."""
     cores = slice_of(place).cores
@@ -185,7 +195,6 @@ def test_meta_training(place):
     assert not call.module.host_transfers
 
 
-@PLACES
 @CASES
 def test_sebulba(name, place):
     slice = slice_of(place)
