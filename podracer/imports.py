@@ -1,4 +1,7 @@
-"""A user's own code by name, MODULE or MODULE:NAME: imported, or one line on what is wrong."""
+"""A user's own code by name, MODULE or MODULE:NAME: imported, or one line on what is wrong.
+
+Also a library that is imported at its first use, and which command installs an extra.
+"""
 
 import dataclasses
 import importlib.metadata
@@ -27,6 +30,19 @@ def install(extra: str) -> str:
         name.strip() for name, _, rest in parts if marker in rest.replace("'", '"')
     ]
     return "pip install " + " ".join(f"'{x}'" for x in found or [f".[{extra}]"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Lazy:
+    """A library that is imported when something of it is first used."""
+
+    name: str
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(importlib.import_module(self.name), attribute)
+
+
+rlax = Lazy("rlax")  # brings TensorFlow Probability: a second
 
 
 @dataclasses.dataclass(frozen=True)

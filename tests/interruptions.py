@@ -21,7 +21,10 @@ TIMES = ("second", "waiting")  # in the names of metrics that two runs may not s
 # Each process is a fresh one, forked from one that has imported everything.
 processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(
-    ["anakin.__main__", "sebulba.__main__", "podracer.runs.plot", "orbax.checkpoint"]
+    [
+        *("anakin.__main__", "sebulba.__main__", "podracer.runs.plot"),
+        *("orbax.checkpoint", "rlax"),
+    ]
 )
 
 

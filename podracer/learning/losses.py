@@ -9,8 +9,8 @@ import chex
 import dm_env
 import jax
 import jax.numpy as jnp
-import rlax
 
+from podracer.imports import rlax
 from podracer.parallel import Average
 
 

@@ -4,8 +4,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import rlax
 
+from podracer.imports import rlax
 from podracer.networks.action_model import Predictions
 from podracer.rules.disco.steps import Steps
 from podracer.rules.disco.values import Values, of_action
