@@ -97,7 +97,7 @@ def test_every_step_equals_minigrid(name):
 
 def starts(world, copies=512):
     keys = jax.random.split(jax.random.key(0), copies)
-    return jax.device_get(jax.vmap(world.initial_state)(keys)[0])
+    return jax.device_get(jax.jit(jax.vmap(world.initial_state))(keys)[0])
 
 
 def as_shown(board):

@@ -250,13 +250,16 @@ def episodes(draw):
     return timesteps, draw(numbers)
 
 
+@jax.jit
+def advantages(values, timesteps, discount, lambda_):
+    return losses.gae(values, losses.transitions(timesteps, discount), lambda_)
+
+
 @hypothesis.settings(deadline=None, max_examples=30)
 @hypothesis.given(episodes(), st.floats(0, 1), st.floats(0, 1))
 def test_gae_is_the_sum_of_an_episodes_temporal_differences(case, discount, lambda_):
     timesteps, values = case
-    got = losses.gae(
-        jnp.array(values), losses.transitions(timesteps, discount), lambda_
-    )
+    got = np.asarray(advantages(values, timesteps, discount, lambda_))
     step_type, reward, continues, _ = (np.asarray(x) for x in timesteps)
     for b in range(values.shape[1]):
         for t in range(len(values) - 1):

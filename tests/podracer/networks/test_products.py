@@ -1,5 +1,7 @@
 """Layers with products of their own: flax's results, in operations that a CPU is fast at."""
 
+from functools import partial
+
 import chex
 import flax.linen as nn
 import jax
@@ -46,6 +48,7 @@ def test_a_layer_computes_as_a_layer_of_flax(outputs):
         gradients = jax.grad(loss, (0, 1))(params, x, layer)
         return sum(jnp.sum(g**2) for g in jax.tree.leaves(gradients))
 
+    @partial(jax.jit, static_argnums=0)
     def everything(layer):  # with the second derivatives that meta-gradients need
         first = jax.grad(loss, (0, 1))(params, x, layer)
         second = jax.grad(squared_gradient, (0, 1))(params, x, layer)

@@ -491,8 +491,13 @@ def test_an_agent_that_sees_rewards_acts_as_in_training(rewarded):
     """The same actions as the runner's own, step by step of an environment."""
     trained = loading.restore(rewarded)
     act, greedy = podracer.load(rewarded), jax.jit(trained.agent.greedy_actor_step)
-    environment = envs_jax.make("cartpole")
+    environment, sampled = envs_jax.make("cartpole"), jax.jit(trained.agent.actor_step)
     key, without = jax.random.key(3), []
+
+    def logits_of(timestep):
+        _, output = sampled(keys, trained.params, memory, timestep)
+        return np.asarray(jax.tree.leaves(output.extras)[0])
+
     for episode in range(2):
         state, timestep = environment.initial_state(jax.random.fold_in(key, episode))
         memory = trained.agent.initial_actor_state(1)
@@ -501,21 +506,13 @@ def test_an_agent_that_sees_rewards_acts_as_in_training(rewarded):
             batch = jax.tree.map(lambda x: jnp.asarray(x)[None], timestep)
             keys = jax.random.split(key, 1)
             nothing = batch._replace(reward=jnp.zeros(1))
-            with_and_without = [
-                logits_of(trained, keys, memory, x) for x in (batch, nothing)
-            ]
-            without.append(np.subtract(*with_and_without))
+            without.append(logits_of(batch) - logits_of(nothing))
             memory, output = greedy(keys, trained.params, memory, batch)
             action = act(timestep.observation, reward=timestep.reward)
             assert action == output.action[0]
             jax.tree.map(np.testing.assert_array_equal, act._actor_state, memory)
             state, timestep = environment.step(key, state, output.action[0])
     assert np.abs(without).max() > 1e-3  # the reward is no idle input
-
-
-def logits_of(trained, keys, memory, timestep):
-    _, output = trained.agent.actor_step(keys, trained.params, memory, timestep)
-    return np.asarray(jax.tree.leaves(output.extras)[0])
 
 
 def test_a_reward_is_not_guessed(rewarded, catch):
