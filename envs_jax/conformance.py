@@ -50,7 +50,8 @@ def check(
     together, alone = jax.device_get(played)
 
     timesteps = together["timestep"]
-    require_all(name, _timestep_rules(timesteps, environment.observation_spec()))
+    require_all(name, _order_rules(timesteps))
+    require_all(name, timestep_rules(timesteps, environment.observation_spec()))
     require_all(name, _purity_rules(together, alone))
     alike = all(np.all(leaf == leaf[:1]) for leaf in jax.tree.leaves(timesteps))
     if alike != deterministic:
@@ -150,21 +151,27 @@ def _record(state: Any, timestep: dm_env.TimeStep) -> dict:
 Rules = Iterator[tuple[str, str, np.ndarray, np.ndarray]]
 
 
-def _timestep_rules(timesteps: dm_env.TimeStep, observation_spec: Any) -> Rules:
+def _order_rules(timesteps: dm_env.TimeStep) -> Rules:
+    step_type = timesteps.step_type
+    begins = np.insert(timesteps.last()[:, :-1], 0, True, axis=1)
+    follows = timesteps.first() == begins
+    yield "step_type", "0 (FIRST) from initial_state only", follows, step_type
+
+
+def timestep_rules(timesteps: dm_env.TimeStep, observation_spec: Any) -> Rules:
+    """What holds of each timestep, whatever is before and after it."""
     step_type, reward, discount, observation = timesteps
     first = timesteps.first()
-    begins = np.insert(timesteps.last()[:, :-1], 0, True, axis=1)
     named, unit = np.isin(step_type, (0, 1, 2)), (0 <= discount) & (discount <= 1)
     yield "step_type", "0 (FIRST), 1 (MID) or 2 (LAST)", named, step_type
-    yield "step_type", "0 (FIRST) from initial_state only", first == begins, step_type
     yield "reward", "a finite number", np.isfinite(reward), reward
     yield "reward", "0 at FIRST", (reward == 0) | ~first, reward
     yield "discount", "0 to 1", unit, discount
     yield "discount", "1 at FIRST", (discount == 1) | ~first, discount
-    yield from observation_rules(observation, observation_spec)
+    yield from _observation_rules(observation, observation_spec)
 
 
-def observation_rules(observation: Any, observation_spec: Any) -> Rules:
+def _observation_rules(observation: Any, observation_spec: Any) -> Rules:
     for (path, values), spec in zip(
         jax.tree_util.tree_leaves_with_path(observation),
         jax.tree.leaves(observation_spec),

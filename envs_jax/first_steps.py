@@ -1,4 +1,4 @@
-"""Do an environment's observations keep to their spec? Seen before each training."""
+"""Do an environment's first timesteps keep to the protocol? Seen before each training."""
 
 import contextlib
 import functools
@@ -11,9 +11,9 @@ from envs_jax.conformance import (
     COPIES,
     attempt,
     name_of,
-    observation_rules,
     random_actions,
     require_all,
+    timestep_rules,
 )
 from envs_jax.environment import Environment
 
@@ -23,8 +23,9 @@ STEPS = 32  # of each copy
 def check_first_steps(environment: Environment) -> None:
     """Plays a few random steps on the CPU, once per environment and process.
 
-    Raises `ProtocolError` for the first observation that is not finite, or outside of its
-    spec's bounds or discrete range: agents would learn from it without a word.
+    Raises `ProtocolError` for an observation or reward that is not finite, an observation
+    outside of its spec's bounds or discrete range, a discount outside of 0 to 1, and a
+    FIRST with a reward or another discount than 1: agents would learn from it without a word.
     """
     try:
         hash(environment)
@@ -60,9 +61,8 @@ def _check_first_steps(environment: Environment) -> None:
     def until_last(x):  # what follows LAST is not the environment's business
         return np.where(ended.reshape(*ended.shape, *(1,) * (x.ndim - 2)), x[:, :1], x)
 
-    observation = jax.tree.map(until_last, timesteps.observation)
-    rules = observation_rules(observation, environment.observation_spec())
-    require_all(name, rules)
+    timesteps = jax.tree.map(until_last, timesteps)
+    require_all(name, timestep_rules(timesteps, environment.observation_spec()))
 
 
 @contextlib.contextmanager

@@ -422,12 +422,13 @@ def test_an_environment_that_breaks_the_protocol_is_named():
 
 @pytest.mark.core
 def test_nan_stops_the_run_with_the_update_and_the_term():
-    environment = Explosive(length=100, at=10)
-    calls = train(environment, total_steps=64 * 8, updates_per_report=1, cores=2)
+    environment = Explosive(length=100, at=40)  # the first 32 steps are checked before
+    calls = train(environment, total_steps=64 * 16, updates_per_report=1, cores=2)
     good = []
     with pytest.raises(
-        FloatingPointError, match="update 3: the environment gives a reward that is not"
+        FloatingPointError,
+        match="update 10: the environment gives a reward that is not",
     ):
         for _, metrics in calls:
             good.append(metrics)
-    assert len(good) == 2 and all(np.isfinite(m["loss/value"]) for m in good)
+    assert len(good) == 9 and all(np.isfinite(m["loss/value"]) for m in good)

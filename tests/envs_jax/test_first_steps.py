@@ -1,4 +1,4 @@
-"""Observations that contradict their spec are not learned from."""
+"""First timesteps that contradict their spec or the protocol are not learned from."""
 
 import dataclasses
 from typing import Any
@@ -87,6 +87,45 @@ def test_first_steps_that_are_not_finite():
 
     with pytest.raises(ProtocolError, match=r"observation\[0\] of timestep 3 is nan"):
         check_first_steps(Infinite())
+
+
+@pytest.mark.parametrize(
+    ("at", "wrong", "line"),
+    [
+        (0, {"reward": 1.0}, "reward of timestep 0 is 1.0, expected 0 at FIRST"),
+        (0, {"discount": 0.0}, "discount of timestep 0 is 0.0, expected 1 at FIRST"),
+        (3, {"discount": 1.5}, "discount of timestep 3 is 1.5, expected 0 to 1"),
+        (
+            3,
+            {"reward": jnp.inf},
+            "reward of timestep 3 is inf, expected a finite number",
+        ),
+        (3, {"step_type": 3}, r"step_type of timestep 3 is 3, expected 0 \(FIRST\), "),
+        (6, {"reward": jnp.inf}, None),  # after LAST, which does not count
+    ],
+)
+def test_first_steps_that_break_the_protocol(at, wrong, line):
+    class Wrong(Counter):
+        def initial_state(self, key):
+            state, timestep = super().initial_state(key)
+            return state, self._changed(state, timestep)
+
+        def step(self, key, state, action):
+            state, timestep = super().step(key, state, action)
+            return state, self._changed(state, timestep)
+
+        def _changed(self, state, timestep):
+            changes = {
+                name: jnp.where(state == at, value, getattr(timestep, name))
+                for name, value in wrong.items()
+            }
+            return timestep._replace(**changes)
+
+    if line is None:
+        check_first_steps(Wrong())
+    else:
+        with pytest.raises(ProtocolError, match=f"^Wrong: {line}"):
+            check_first_steps(Wrong())
 
 
 def test_training_refuses_such_an_environment():
