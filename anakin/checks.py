@@ -32,7 +32,7 @@ def check(
 
 
 def check_played(environment: Environment) -> None:
-    """Raises UserError where observations of the first steps contradict their spec."""
+    """Raises UserError where the first timesteps break the protocol or their spec."""
     try:
         check_first_steps(environment)
     except ProtocolError as error:

@@ -22,8 +22,11 @@ TIMES = ("second", "waiting")  # in the names of metrics that two runs may not s
 processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(
     [
-        *("anakin.__main__", "sebulba.__main__", "podracer.runs.plot"),
-        *("orbax.checkpoint", "rlax"),
+        "anakin.__main__",
+        "sebulba.__main__",
+        "podracer.runs.plot",
+        "orbax.checkpoint",
+        "rlax",
     ]
 )
 
