@@ -59,6 +59,19 @@ def test_a_bandit_at_discount_0(environment, module):
     assert returns.mean() == 5.0  # random play gets less than 0
 
 
+def test_catch():
+    returns = learn(
+        envs_jax.make("catch"),
+        networks.Config(),
+        impala.Config(learning_rate=1e-3, total_steps=800_000),
+        batch_size=64,
+        unroll_length=16,
+        total_steps=800_000,
+        cores=2,
+    )
+    assert returns.mean() >= 0.95
+
+
 @pytest.mark.slow
 def test_cartpole_with_five_seeds():
     means = []

@@ -21,7 +21,7 @@ from tests.interruptions import (
     start,
 )
 
-UPDATES, STEPS = 300, 76_800
+UPDATES, STEPS = 500, 128_000
 ARGUMENTS = (
     *("--env=catch", "--preset=small", "--batch-size=32", "--unroll-length=8"),
     *("--network.hidden-sizes", "16", "--cores=2", "--updates-per-report=10"),

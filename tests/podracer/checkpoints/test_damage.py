@@ -16,6 +16,9 @@ from podracer.checkpoints.checksums import METADATA
 from podracer.errors import UserError
 from tests.podracer.checkpoints.test_checkpoint import LAYOUT, make_state, save
 
+pytestmark = pytest.mark.core
+
+
 state = functools.cache(make_state)
 
 

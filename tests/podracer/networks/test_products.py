@@ -23,11 +23,13 @@ def gradient_for(platform: str, outputs: int) -> str:
     return traced.lower(lowering_platforms=(platform,)).as_text()
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(("platform", "count"), [("cpu", 3), ("tpu", 1)])
 def test_only_a_cpu_multiplies_by_one_column_after_the_other(platform, count):
     assert gradient_for(platform, 3).count("stablehlo.dot_general") == count
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(("platform", "count"), [("cpu", 1), ("tpu", 0)])
 def test_only_a_cpu_writes_the_transposed_inputs(platform, count):
     wide = gradient_for(platform, products.NARROW + 1)

@@ -126,6 +126,7 @@ def test_any_split_equals_numpy(shapes, masked, seed):
         close((mean[name], variance_sum[name]), expected[1:3], rtol=1e-4)
 
 
+@pytest.mark.core
 def test_every_core_has_the_same_bits_and_one_cores_numbers():
     data = np.random.default_rng(0).normal(3, 2, (2, 5, 16, 2)).astype(np.float32)
     masks = np.random.default_rng(1).random((2, 5, 16)) < 0.7
