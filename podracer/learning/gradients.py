@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import optax
 
 from podracer.agent import Metrics, PyTree
-from podracer.networks import CACHE, SAMPLES
-from podracer.parallel import Average, largest_divisor
+from podracer.networks import sequences_at_once
+from podracer.parallel import Average
 
 
 def mean_gradient(
@@ -54,7 +54,8 @@ def gradient_of_sum(
     def by_parts(params, rows, memory):
         batch_size, length = jax.tree.leaves(rows)[0].shape[:2]
         sequence = sum(x.nbytes for x in jax.tree.leaves(rows)) // batch_size
-        size = largest_divisor(batch_size, min(SAMPLES // length, CACHE // sequence))
+        recurrent = bool(jax.tree.leaves(memory))
+        size = sequences_at_once(length, sequence, batch_size, recurrent)
 
         def of_part(start):
             part = jax.tree.map(

@@ -1,10 +1,9 @@
 """Networks: torso, memory and heads behind the four functions of `Network`."""
 
 from podracer.networks.building import (
-    CACHE,
-    SAMPLES,
     actor_critic,
     build,
+    sequences_at_once,
     with_heads,
     with_torso,
 )
@@ -12,8 +11,6 @@ from podracer.networks.modules import Branch, Config
 from podracer.networks.network import Network, Predictions, last_predictions
 
 __all__ = [
-    "CACHE",
-    "SAMPLES",
     "Branch",
     "Config",
     "Network",
@@ -21,6 +18,7 @@ __all__ = [
     "actor_critic",
     "build",
     "last_predictions",
+    "sequences_at_once",
     "with_heads",
     "with_torso",
 ]

@@ -21,8 +21,10 @@ from podracer.parallel import largest_divisor
 DEFAULT = Config()
 
 # What a CPU processes at once, so that activations stay in its cache:
-CACHE = 2**20  # bytes of observations
+CACHE = 2**21  # bytes of observations
 SAMPLES = 512  # number of observations
+# Rows of at most WIDE sequences are slow one by one: up to LONG times as much is kept then.
+WIDE, LONG = 8, 8
 
 
 def actor_critic(
@@ -120,13 +122,33 @@ def build(
         # A CPU is two to three times faster row by row: a row's activations stay in its
         # cache, and are recomputed for the gradient.
         seen = sum(x.nbytes for x in jax.tree.leaves(timesteps.observation))
-        if timesteps.reward.size <= SAMPLES and seen <= CACHE:
+        times = LONG if timesteps.reward.shape[1] <= WIDE else 1
+        if fits(timesteps.reward.size, seen, times):
             return at_once(params, memory, timesteps)
         return jax.lax.platform_dependent(
             params, memory, timesteps, cpu=row_by_row, default=at_once
         )
 
     return Network(init, initial_memory, step, unroll, observation_spec)
+
+
+def sequences_at_once(
+    length: int, nbytes: int, batch_size: int, recurrent: bool
+) -> int:
+    """How many sequences, of so many rows and bytes each, a CPU learns from at once.
+
+    A divisor of the batch size: few, so that activations stay in the cache, but not fewer
+    than WIDE through a recurrent core. If their activations are too many to keep, the
+    network goes row by row, and rows are as wide as the batch.
+    """
+    most = max(1, min(SAMPLES // length, CACHE // nbytes), WIDE * recurrent)
+    size = largest_divisor(batch_size, most)
+    return size if fits(size * length, size * nbytes, LONG) else batch_size
+
+
+def fits(samples: int, nbytes: int, times: int) -> bool:
+    """Whether so many observations, of `nbytes` in all, are at most `times` the limits."""
+    return samples <= times * SAMPLES and nbytes <= times * CACHE
 
 
 def by_parts(function: Callable, memory: PyTree, timesteps: dm_env.TimeStep) -> Any:

@@ -173,7 +173,7 @@ def test_parts_of_a_batch_make_one_update(monkeypatch, reduction):
         return agent.learner_step(jax.random.key(2), state, two_sequences(memory))
 
     whole, terms = update()
-    monkeypatch.setattr(gradients, "SAMPLES", 1)  # a sequence a part
+    monkeypatch.setattr(gradients, "sequences_at_once", lambda *x: 1)
     parts, sums = update()
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6),

@@ -106,6 +106,19 @@ def test_a_batch_replayed_in_parts_is_the_same(config, monkeypatch):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), whole, parts)
 
 
+@pytest.mark.parametrize(
+    ("length", "batch_size", "row_by_row"),
+    [(600, 1, False), (600, 16, True), (5000, 1, True), (16, 16, False)],
+)
+def test_wide_rows_are_replayed_one_by_one(length, batch_size, row_by_row):
+    network = make(VARIANTS["mlp"], (3,))
+    params = network.init(jax.random.key(0))
+    timesteps = some_timesteps([MID] * length, (3,), batch_size)
+    memory = network.initial_memory(batch_size)
+    program = jax.jit(network.unroll).lower(params, memory, timesteps).as_text()
+    assert ("while" in program) == row_by_row
+
+
 def test_memory_starts_from_zero_at_first_and_only_there():
     network = make(VARIANTS["lstm"])
     params = network.init(jax.random.key(0))
