@@ -119,8 +119,8 @@ def build(
         return by_parts(rows, memory, timesteps)
 
     def unroll(params: PyTree, memory: PyTree, timesteps: dm_env.TimeStep):
-        # A CPU is two to three times faster row by row: a row's activations stay in its
-        # cache, and are recomputed for the gradient.
+        # A CPU is two to three times faster with wide rows one by one: a row's activations
+        # stay in its cache, and are recomputed for the gradient.
         seen = sum(x.nbytes for x in jax.tree.leaves(timesteps.observation))
         times = LONG if timesteps.reward.shape[1] <= WIDE else 1
         if fits(timesteps.reward.size, seen, times):
