@@ -23,7 +23,7 @@ DEFAULT = Config()
 # What a CPU processes at once, so that activations stay in its cache:
 CACHE = 2**21  # bytes of observations
 SAMPLES = 512  # number of observations
-# Rows of at most WIDE sequences are slow one by one: up to LONG times as much is kept then.
+# Up to WIDE sequences are slow row by row, and keep activations of LONG times as much.
 WIDE, LONG = 8, 8
 
 
@@ -119,8 +119,8 @@ def build(
         return by_parts(rows, memory, timesteps)
 
     def unroll(params: PyTree, memory: PyTree, timesteps: dm_env.TimeStep):
-        # A CPU is two to three times faster with wide rows one by one: a row's activations
-        # stay in its cache, and are recomputed for the gradient.
+        # Where rows are wide, a CPU is two to three times faster row by row: a row's
+        # activations stay in its cache, and are recomputed for the gradient.
         seen = sum(x.nbytes for x in jax.tree.leaves(timesteps.observation))
         times = LONG if timesteps.reward.shape[1] <= WIDE else 1
         if fits(timesteps.reward.size, seen, times):
@@ -137,9 +137,9 @@ def sequences_at_once(
 ) -> int:
     """How many sequences, of so many rows and bytes each, a CPU learns from at once.
 
-    A divisor of the batch size: few, so that activations stay in the cache, but not fewer
-    than WIDE through a recurrent core. If their activations are too many to keep, the
-    network goes row by row, and rows are as wide as the batch.
+    A divisor of the batch size: few, so that activations stay in the cache, but up to WIDE
+    for a recurrent core, which is slow with few. If these are too long to keep their
+    activations, all: the network then goes row by row, and rows are as wide as the batch.
     """
     most = max(1, min(SAMPLES // length, CACHE // nbytes), WIDE * recurrent)
     size = largest_divisor(batch_size, most)
