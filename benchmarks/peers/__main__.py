@@ -14,7 +14,8 @@ steps; no evaluation, no normalization of observations; the time to compile is l
   whole unrolls: `podracer, shuffling transitions` does as they do.
 - Sebulba: EnvPool's CartPole with the same PPO, and EnvPool's Pong with DQN's network and
   one pass over each batch: our IMPALA, and PPO with one epoch of one minibatch in
-  sample-factory and stable-baselines3.
+  sample-factory and stable-baselines3. `Pong-v5-resnet` has IMPALA's deep network, which of
+  the peers only sample-factory has.
 
 What could not be made alike: podracer and sample-factory act while they learn, from two
 batches of environments, the others from one in turn. jaxnasium predicts the value of each
@@ -53,6 +54,7 @@ SHORT = ("cartpole:2048x32", "CartPole-v1:64x128")
 LONG = (
     *("cartpole:2048x32", "cartpole:2048x128", "cartpole:64x128"),
     *("minatar-breakout:1024x64", "CartPole-v1:64x128", "Pong-v5:64x20"),
+    "Pong-v5-resnet:64x20",
 )
 
 
@@ -61,7 +63,7 @@ class Config:
     """What to measure."""
 
     works: tuple[str, ...] = ()
-    """environments, each with batch size x unroll length; default: all of our comparison"""
+    """kinds of work, each with batch size x unroll length; default: our whole comparison"""
     who: tuple[str, ...] = ()
     """entrants whose names begin like this; default: all"""
     rounds: int = 3

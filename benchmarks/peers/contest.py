@@ -18,13 +18,15 @@ from podracer.errors import UserError
 FOLDER = Path(__file__).parent
 ANAKIN = ("cartpole", "minatar-breakout")
 SEBULBA = ("CartPole-v1", "Pong-v5")  # EnvPool's
+DEEP = "Pong-v5-resnet"
 
-
-KINDS = {  # epochs, minibatches, units, steps (rounded up to whole updates)
-    "cartpole": (4, 4, [64, 64], 2**20),
-    "minatar-breakout": (4, 4, [64, 64], 2**20),
-    "CartPole-v1": (4, 4, [64, 64], 2**18),
-    "Pong-v5": (1, 1, [], 64 * 20 * 16),
+PPO = 4, 4, [64, 64], ""
+KINDS = {  # environment, epochs, minibatches, units, torso, steps (to whole updates)
+    "cartpole": ("cartpole", *PPO, 2**20),
+    "minatar-breakout": ("minatar-breakout", *PPO, 2**20),
+    "CartPole-v1": ("CartPole-v1", *PPO, 2**18),
+    "Pong-v5": ("Pong-v5", 1, 1, [], "shallow", 64 * 20 * 16),
+    DEEP: ("Pong-v5", 1, 1, [], "resnet", 64 * 20 * 4),
 }
 
 
@@ -34,7 +36,7 @@ class Entrant(NamedTuple):
     name: str
     script: str  # in this folder; prints a line of JSON
     peer: str | None  # whose virtual environment runs it; None: ours, in this one
-    environments: tuple[str, ...]  # that it can learn
+    kinds: tuple[str, ...]  # of work that it can do
     cores: tuple[int, ...]  # numbers of virtual CPU devices to try
     options: dict[str, Any] = {}  # noqa: RUF012 nobody changes it; arguments of the script
 
@@ -56,7 +58,7 @@ ALL = parallel.processors()
 OURS = "podracer"
 SHUFFLED = f"{OURS}, shuffling transitions"
 ENTRANTS = (
-    Entrant(OURS, "ours.py", None, ANAKIN + SEBULBA, (ALL,)),
+    Entrant(OURS, "ours.py", None, (*ANAKIN, *SEBULBA, DEEP), (ALL,)),
     Entrant(
         *(SHUFFLED, "ours.py", None, (*ANAKIN, "CartPole-v1"), (ALL,)),
         {"shuffle": "transitions"},
@@ -64,7 +66,7 @@ ENTRANTS = (
     _peer("rejax", "rejax_ppo.py", ANAKIN, [1]),
     _peer("brax", "brax_ppo.py", ANAKIN, sorted({1, ALL})),
     _peer("jaxnasium", "jaxnasium_ppo.py", ANAKIN, [1]),
-    _peer("sample-factory", "sample_factory_appo.py", SEBULBA, [ALL]),
+    _peer("sample-factory", "sample_factory_appo.py", (*SEBULBA, DEEP), [ALL]),
     _peer(
         *("stable-baselines3", "sb3_ppo.py", SEBULBA, [ALL], "sb3"),
         library="stable_baselines3",
@@ -85,19 +87,19 @@ class Turn(NamedTuple):
 
 
 def parse(text: str, scale: float = 1.0) -> Work:
-    """ENVIRONMENT:BxT as Work, of `scale` times its usual steps. Raises UserError."""
+    """KIND:BxT as Work, of `scale` times its usual steps. Raises UserError."""
     try:
-        environment, sizes = text.split(":")
+        kind, sizes = text.split(":")
         batch_size, unroll_length = map(int, sizes.split("x"))
-        *kind, usual = KINDS[environment]
+        environment, *rest, usual = KINDS[kind]
     except (ValueError, KeyError):
         raise UserError(
-            f"work is {text!r}; it takes ENVIRONMENT:BxT, B environments and unrolls of T "
-            f"steps, such as cartpole:2048x32; environments: {', '.join(KINDS)}"
+            f"work is {text!r}; it takes KIND:BxT, B environments and unrolls of T steps, "
+            f"such as cartpole:2048x32; kinds: {', '.join(KINDS)}"
         ) from None
     update = batch_size * unroll_length
     steps = max(1, math.ceil(scale * usual / update)) * update
-    return Work(environment, batch_size, unroll_length, *kind, steps)
+    return Work(kind, environment, batch_size, unroll_length, *rest, steps)
 
 
 def turns(works: list[Work], entrants: list[Entrant]) -> list[Turn]:
@@ -105,7 +107,7 @@ def turns(works: list[Work], entrants: list[Entrant]) -> list[Turn]:
     return [
         Turn(work, entrant, cores)
         for work, entrant in itertools.product(works, entrants)
-        if work.environment in entrant.environments
+        if work.kind in entrant.kinds
         for cores in entrant.cores
     ]
 

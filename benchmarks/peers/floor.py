@@ -5,13 +5,14 @@
 Plain JAX, nothing of podracer's. FLOP/s of the product of [rows, n] and [n, n] and of the
 two products of its gradient, and tanh/s, of all devices together, in loops whose data stay
 in cache. As one line of JSON, by n, by rows and by what is computed, with the steps/s that
-the best of them allow in each environment.
+the best of them allow in each kind of work.
 """
 
 import json
 import math
 import sys
 import time
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax
@@ -41,11 +42,24 @@ def mlps(inputs: int, actions: int) -> Task:
 
 
 DQN = (8 * 8 * 4, 32, 400), (4 * 4 * 32, 64, 81), (3 * 3 * 64, 64, 49), (3_136, 512, 1)
+
+
+def resnet() -> Iterator[tuple[int, int, int]]:
+    """IMPALA's: three blocks of five convolutions, of which the first is pooled after."""
+    side, inputs = 84, 4
+    for channels in (16, 32, 32):
+        yield 9 * inputs, channels, side**2
+        side, inputs = -(-side // 2), channels
+        yield from [(9 * channels, channels, side**2)] * 4
+    yield side**2 * inputs, 256, 1
+
+
 TASKS = {
     "cartpole": mlps(4, 2),
     "CartPole-v1": mlps(4, 2),
     "minatar-breakout": mlps(10 * 10 * 4, 6),
     "Pong-v5": Task(512, ((*DQN, (512, 6 + 1, 1)),), 1, tanh=False),
+    "Pong-v5-resnet": Task(512, ((*resnet(), (256, 6 + 1, 1)),), 1, tanh=False),
 }
 
 

@@ -22,11 +22,11 @@ REPORTS = 4  # of Anakin, in a measurement
 
 def measure(work: Work, cores: int, shuffle: str = "unrolls") -> Speed:
     parallel.use_cpu_cores(cores)
-    network = networks.Config(torso="shallow")  # DQN's
-    if work.hidden_sizes:
-        network = networks.Config(
-            "mlp", tuple(work.hidden_sizes), "tanh", separate_value=True
-        )
+    network = (
+        networks.Config("mlp", tuple(work.hidden_sizes), "tanh", separate_value=True)
+        if work.hidden_sizes
+        else networks.Config(work.torso)
+    )
     config = ppo.Config(
         epochs=work.epochs, minibatches=work.minibatches, shuffle=shuffle
     )

@@ -32,7 +32,7 @@ def begin(command: str, peers: list[str]) -> dict:
         "python": platform.python_version(),
         "versions": {name: version(name) for name in names},
         "peers": {peer: environments.PINS[peer] for peer in peers},
-        "floor": {},  # by environment
+        "floor": {},  # by kind of work
         "results": [],
         "left_out": {},
     }
@@ -78,9 +78,9 @@ def by_work(record: dict) -> dict[str, list[dict]]:
 
 
 def over_floor(record: dict, row: dict) -> float:
-    """Speed over that of the arithmetic of its environment's agent; NaN if not measured."""
-    environment = row["work"].partition(":")[0]
-    speeds = record["floor"].get(environment, [math.nan])
+    """Speed over that of the arithmetic of its agent; NaN if not measured."""
+    kind = row["work"].partition(":")[0]
+    speeds = record["floor"].get(kind, [math.nan])
     return median(row) / statistics.median(speeds)
 
 

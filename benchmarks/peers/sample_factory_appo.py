@@ -62,6 +62,8 @@ def make_pool(name, cfg, env_config, render_mode=None) -> Pool:
 def measure(work: Work, folder: str) -> Speed:
     register_env(work.environment, make_pool)
     batch = work.batch_size * work.unroll_length
+    deep = work.torso == "resnet"
+    architecture, features = ("resnet_impala", 256) if deep else ("convnet_atari", 512)
     settings = {
         "env": work.environment,
         "env_agents": work.batch_size,
@@ -83,8 +85,8 @@ def measure(work: Work, folder: str) -> Speed:
         "nonlinearity": "tanh" if work.hidden_sizes else "relu",
         "actor_critic_share_weights": not work.hidden_sizes,
         "encoder_mlp_layers": work.hidden_sizes,
-        "encoder_conv_architecture": "convnet_atari",
-        "encoder_conv_mlp_layers": [512],
+        "encoder_conv_architecture": architecture,
+        "encoder_conv_mlp_layers": [features],
         "obs_scale": 1.0 if work.hidden_sizes else 255.0,
         "train_for_env_steps": 10**12,
     }

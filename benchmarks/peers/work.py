@@ -13,17 +13,19 @@ from typing import Any, NamedTuple
 class Work(NamedTuple):
     """What every entrant does. With its options, it is its script's argument, as JSON."""
 
-    environment: str  # of `contest.KINDS`
+    kind: str  # of `contest.KINDS`
+    environment: str  # its name in Anakin (small letters) or in EnvPool
     batch_size: int  # number of environments
     unroll_length: int  # steps between two updates
     epochs: int
     minibatches: int
-    hidden_sizes: list[int]  # of separate actor and critic, tanh; []: DQN's network
+    hidden_sizes: list[int]  # of separate actor and critic, tanh; []: `torso`
+    torso: str  # "shallow", DQN's, or "resnet", IMPALA's, if there are no hidden sizes
     steps: int  # environment steps that are timed, whole updates
 
     @property
     def name(self) -> str:
-        return f"{self.environment}:{self.batch_size}x{self.unroll_length}"
+        return f"{self.kind}:{self.batch_size}x{self.unroll_length}"
 
 
 class Speed(NamedTuple):

@@ -3,9 +3,13 @@
 import json
 import sys
 
+import jax
+import numpy as np
 import pytest
+from dm_env import specs
 
 from benchmarks.peers import contest, environments, floor, report
+from podracer import networks
 from podracer.errors import UserError
 
 
@@ -28,20 +32,20 @@ def test_every_peer_has_an_environment_and_every_entrant_a_script():
     for entrant in contest.ENTRANTS:
         assert entrant.peer is None or entrant.peer in environments.PINS
         assert (contest.FOLDER / entrant.script).exists()
-        assert {*entrant.environments} <= contest.KINDS.keys()
+        assert {*entrant.kinds} <= contest.KINDS.keys()
 
 
 def test_a_turn_is_work_that_the_entrant_can_do():
     works = [contest.parse(f"{name}:64x128") for name in contest.KINDS]
     plan = contest.turns(works, contest.ENTRANTS)
-    assert {turn.work.environment for turn in plan} == contest.KINDS.keys()
+    assert {turn.work.kind for turn in plan} == contest.KINDS.keys()
     for turn in plan:
-        assert turn.work.environment in turn.entrant.environments
+        assert turn.work.kind in turn.entrant.kinds
 
 
 @pytest.mark.parametrize("text", ["cartpole", "chess:8x8", "cartpole:axb"])
 def test_work_that_is_refused(text):
-    with pytest.raises(UserError, match="it takes ENVIRONMENT:BxT"):
+    with pytest.raises(UserError, match="it takes KIND:BxT"):
         contest.parse(text)
 
 
@@ -107,6 +111,19 @@ def test_the_limit_counts_every_product_of_an_update():
 
 def test_every_work_has_a_floor():
     assert floor.TASKS.keys() == contest.KINDS.keys()
-    for name, (epochs, _, units, _) in contest.KINDS.items():
+    for name, (_, epochs, _, units, _, _) in contest.KINDS.items():
         task = floor.TASKS[name]
         assert (task.epochs, task.tanh) == (epochs, bool(units))
+
+
+@pytest.mark.parametrize(
+    ("kind", "torso"), [("Pong-v5", "shallow"), (contest.DEEP, "resnet")]
+)
+def test_the_floor_has_the_layers_of_our_network(kind, torso):
+    images = specs.BoundedArray((84, 84, 4), np.uint8, 0, 255)
+    actions = specs.DiscreteArray(6)
+    network = networks.actor_critic(images, actions, networks.Config(torso))
+    params = jax.eval_shape(network.init, jax.random.key(0))
+    kernels = [x.size for x in jax.tree.leaves(params) if x.ndim > 1]
+    (layers,) = floor.TASKS[kind].layers
+    assert sum(inputs * outputs for inputs, outputs, _ in layers) == sum(kernels)
