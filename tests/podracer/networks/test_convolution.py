@@ -21,6 +21,8 @@ CASES = {
     "4x4/2": ((2, 20, 20, 32), 8, 4, 2, "VALID"),
     "odd sizes": ((2, 17, 23, 16), 8, 4, 2, "VALID"),
     "stride does not divide": ((2, 17, 22, 16), 8, 3, 2, "SAME"),
+    "few channels": ((2, 9, 11, 3), 5, (2, 4), 1, ((2, 0), (1, 3))),
+    "few channels, other stride": ((2, 9, 15, 3), 5, 3, (2, 1), PAD1),
     "uneven": ((2, 3, 15, 14, 9), 5, (2, 5), (3, 2), ((2, 0), (1, 3))),
 }
 
@@ -86,9 +88,24 @@ def test_compiles_to_ordinary_convolutions_in_a_loop(case):
     assert layouts == {"b01f_01io->b01f"}
 
 
+@pytest.mark.parametrize(
+    ("case", "pairs"), [("minatar", True), ("padded by 1", False), ("8x8/4", False)]
+)
+def test_two_columns_at_once_on_a_cpu_where_channels_are_few(case, pairs):
+    x, ours, _ = make(case)
+    params = ours.init(jax.random.key(1), x)
+    text = jax.jit(ours.apply).lower(params, x).compile().as_text()
+    assert ("stride=1x2" in text) == pairs
+    # Images are the channels of a kernel's gradient, whose rows are too short for it.
+    gradient = jax.jit(jax.grad(lambda p: jnp.sum(ours.apply(p, x))))
+    text = gradient.lower(params).compile().as_text()
+    assert "stride=1x2" not in text
+
+
+@pytest.mark.parametrize("case", ["minatar", "8x8/4"])
 @pytest.mark.parametrize("platform", ["tpu", "cuda"])
-def test_is_native_elsewhere(platform):
-    x, *modules = make("8x8/4")
+def test_is_native_elsewhere(platform, case):
+    x, *modules = make(case)
     params = modules[0].init(jax.random.key(1), x)
 
     def heavy(function, *args):
@@ -151,3 +168,10 @@ def test_max_pool_equals_flax(shape, ties):
     np.testing.assert_array_equal(y, expected)
     d_y = jax.random.normal(jax.random.key(1), y.shape)
     np.testing.assert_allclose(ours(d_y)[0], flax(d_y)[0], rtol=1e-5, atol=1e-5)
+
+
+def test_max_pool_does_not_hide_nan():
+    x = jax.random.normal(jax.random.key(0), (2, 8, 9, 3)).at[0, 5, 4].set(jnp.nan)
+    y = max_pool(x)
+    assert jnp.isnan(y).sum() == 2 * 3  # of windows of rows 5 to 7, columns 3 to 5
+    np.testing.assert_array_equal(y, flax_max_pool(x))
