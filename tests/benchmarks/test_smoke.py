@@ -37,8 +37,9 @@ SMALL = {
     "peers.__main__": "--short --works cartpole:8x16 --rounds 1 --scale 0 "
     "--floor-seconds 0.001 --floor-rows 128",
     "peers.floor": "0.001 128",
-    "peers.ours": """{"kind":"CartPole-v1","environment":"CartPole-v1","torso":"","batch_size":8,"unroll_length":4,"epochs":2,
-    "minibatches":2,"hidden_sizes":[8],"steps":64,"cores":2}""".replace("\n    ", ""),
+    "peers.ours": """{"kind":"CartPole-v1","environment":"CartPole-v1","batch_size":8,
+    "unroll_length":4,"epochs":2,"minibatches":2,"hidden_sizes":[8],"torso":"","steps":64,
+    "cores":2}""".replace("\n    ", ""),
     "peers.sb3_mujoco": "--run run",
 }
 EXPECTED = {
