@@ -59,8 +59,8 @@ def learn(
     Raises UserError, when traced, if a core's sequences do not split into minibatches.
     """
     batch = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), batch)
-    if config.shuffle == "transitions":  # each becomes an unroll of length 1
-        batch = jax.tree.map(lambda x: x.reshape(-1, 1, *x.shape[2:]), batch)
+    if config.shuffle == "transitions":
+        batch = single(batch)
     sequences = jax.tree.leaves(batch)[0].shape[0]
     check_split(sequences, config)
 
@@ -104,6 +104,11 @@ def learn(
     return state, means(sums) | {"epochs": epochs.astype(jnp.float32)}
 
 
+def single(rows: PyTree) -> PyTree:
+    """The transitions of sequences [N, T, ...] as sequences of length 1, [N x T, 1, ...]."""
+    return jax.tree.map(lambda x: x.reshape(-1, 1, *x.shape[2:]), rows)
+
+
 def permutation(key: Key, size: int) -> jax.Array:
     """0 to size - 1 in random order, int32 [size].
 
@@ -133,7 +138,9 @@ def gradient_step(
     """A step for `learn` by the mean gradient over all cores; the state is (params, opt_state).
 
     Args:
-      loss: as for `mean_gradient`, of parameters as trees; its rows have a `mask`.
+      loss: as for `mean_gradient`, of parameters as trees; its rows have a `mask`. Only the
+        network's memory connects their transitions: without one it gets each as a sequence
+        of length 1, which saves a TPU transpositions.
       optimizer: without the learning rate, see `optimizers.descend`.
       learning_rate: float32 [].
       average: over the learner cores.
@@ -144,6 +151,8 @@ def gradient_step(
 
     def step(state, rows, memory):
         params, opt_state = state
+        if not jax.tree.leaves(memory):
+            rows = single(rows)
         gradients, metrics = mean_gradient(
             of_vectors, params, rows, memory, rows.mask.size, average
         )

@@ -1,13 +1,16 @@
 """The random order of transitions, and what a step of the optimizer sees."""
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from podracer.learning import minibatches
+from podracer.parallel import Average
 
 SIZE, PARTS, KEYS = 5_000, 4, 400
 
@@ -84,3 +87,28 @@ def test_a_step_sees_vectors_and_its_caller_trees():
         2.0,
     )
     assert traced == [(2, 3)]  # once: tracing a step takes seconds
+
+
+class Rows(NamedTuple):
+    x: jax.Array
+    mask: jax.Array
+
+
+@pytest.mark.parametrize("memory", [(), jnp.zeros((3, 2))], ids=["none", "memory"])
+def test_a_loss_gets_unrolls_only_where_a_memory_connects_their_steps(memory):
+    lengths = []
+
+    def loss(scale, rows, memory):
+        lengths.append(rows.x.shape[0])
+        error = jnp.sum(rows.mask * jnp.square(scale * rows.x - 1.0))
+        return error, {"error": error}
+
+    rows = Rows(jnp.arange(12.0).reshape(3, 4), jnp.ones((3, 4)).at[1, 2].set(0.0))
+    step = minibatches.gradient_step(loss, optax.identity(), 0.1, Average(None))
+    (scale, _), metrics = step((jnp.float32(0.5), optax.EmptyState()), rows, memory)
+    assert set(lengths) == {4 if isinstance(memory, jax.Array) else 1}
+    kept = np.delete(np.arange(12.0), 6)
+    gradient = np.sum(2.0 * (0.5 * kept - 1.0) * kept) / 12
+    np.testing.assert_allclose(scale, 0.5 - 0.1 * gradient, rtol=1e-6)
+    error = np.square(0.5 * kept - 1.0).sum() / 12
+    np.testing.assert_allclose(metrics["error"], error, rtol=1e-6)
