@@ -94,12 +94,13 @@ class NextStepReset:
         self, observation: Any, reward: Any, terminated: Any, truncated: Any
     ) -> dm_env.TimeStep:
         """What the simulator returned [B, ...], in dm_env's terms."""
-        first = self._over
-        self._over = np.broadcast_to(terminated | truncated, first.shape) & ~first
+        first, begun = self._over, ~self._over
+        self._over = np.logical_or(terminated, truncated) & begun
+        # Summed, not selected: FIRST, MID and LAST are 0, 1 and 2, and enums are slow.
         return dm_env.TimeStep(
-            np.where(first, FIRST, np.where(self._over, LAST, MID)).astype(np.int32),
+            np.add(begun, self._over, dtype=np.int32),
             np.where(first, 0.0, reward).astype(np.float32),
-            np.where(self._over & terminated, 0.0, 1.0).astype(np.float32),
+            np.subtract(1.0, self._over & terminated, dtype=np.float32),
             observation,
         )
 
