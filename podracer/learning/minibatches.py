@@ -138,9 +138,9 @@ def gradient_step(
     """A step for `learn` by the mean gradient over all cores; the state is (params, opt_state).
 
     Args:
-      loss: as for `mean_gradient`, of parameters as trees; its rows have a `mask`. Only the
-        network's memory connects their transitions: without one it gets each as a sequence
-        of length 1, which saves a TPU transpositions.
+      loss: as for `mean_gradient`, of parameters as trees; its rows have a `mask`. Only a
+        network's memory may connect transitions: without one, each is a sequence of
+        length 1, which saves a TPU transpositions.
       optimizer: without the learning rate, see `optimizers.descend`.
       learning_rate: float32 [].
       average: over the learner cores.

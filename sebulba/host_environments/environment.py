@@ -6,8 +6,6 @@ import dm_env
 import jax
 import numpy as np
 
-FIRST, MID, LAST = dm_env.StepType
-
 
 class HostEnvironment(Protocol):
     """B environments that step together; owned by one actor thread.
@@ -94,12 +92,12 @@ class NextStepReset:
         self, observation: Any, reward: Any, terminated: Any, truncated: Any
     ) -> dm_env.TimeStep:
         """What the simulator returned [B, ...], in dm_env's terms."""
-        first, begun = self._over, ~self._over
+        begun = ~self._over
         self._over = np.logical_or(terminated, truncated) & begun
-        # Summed, not selected: FIRST, MID and LAST are 0, 1 and 2, and enums are slow.
+        # FIRST, MID and LAST are 0, 1 and 2; NumPy converts the enum's members slowly.
         return dm_env.TimeStep(
             np.add(begun, self._over, dtype=np.int32),
-            np.where(first, 0.0, reward).astype(np.float32),
+            np.where(begun, reward, 0.0).astype(np.float32),
             np.subtract(1.0, self._over & terminated, dtype=np.float32),
             observation,
         )
