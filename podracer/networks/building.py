@@ -122,8 +122,7 @@ def build(
         # Where rows are wide, a CPU is two to three times faster row by row: a row's
         # activations stay in its cache, and are recomputed for the gradient.
         seen = sum(x.nbytes for x in jax.tree.leaves(timesteps.observation))
-        times = LONG if timesteps.reward.shape[1] <= WIDE else 1
-        if fits(timesteps.reward.size, seen, times):
+        if keeps_activations(*timesteps.reward.shape, seen):
             return at_once(params, memory, timesteps)
         return jax.lax.platform_dependent(
             params, memory, timesteps, cpu=row_by_row, default=at_once
@@ -138,17 +137,30 @@ def sequences_at_once(
     """How many sequences, of so many rows and bytes each, a CPU learns from at once.
 
     A divisor of the batch size: few, so that activations stay in the cache, but up to WIDE
-    for a recurrent core, which is slow with few. If these are too long to keep their
-    activations, all: the network then goes row by row, and rows are as wide as the batch.
+    for a recurrent core, which is slow with few. The next larger one, if its activations are
+    kept, where the batch size has only small ones, as twice a prime number. If these
+    sequences are too long to keep their activations, all: the network then goes row by row,
+    and rows are as wide as the batch.
     """
+
+    def kept(size: int) -> bool:
+        return keeps_activations(length, size, size * nbytes)
+
     most = max(1, min(SAMPLES // length, CACHE // nbytes), WIDE * recurrent)
     size = largest_divisor(batch_size, most)
-    return size if fits(size * length, size * nbytes, LONG) else batch_size
+    if 4 * size < min(most, batch_size):
+        larger = batch_size // largest_divisor(batch_size, batch_size // most)
+        size = larger if kept(larger) else size
+    return size if kept(size) else batch_size
 
 
-def fits(samples: int, nbytes: int, times: int) -> bool:
-    """Whether so many observations, of `nbytes` in all, are at most `times` the limits."""
-    return samples <= times * SAMPLES and nbytes <= times * CACHE
+def keeps_activations(length: int, width: int, nbytes: int) -> bool:
+    """Whether a CPU computes `length` rows of `width` observations at once, not row by row.
+
+    `nbytes` are those of all observations. A single row has no rows to go by.
+    """
+    times = LONG if width <= WIDE or length == 1 else 1
+    return length * width <= times * SAMPLES and nbytes <= times * CACHE
 
 
 def by_parts(function: Callable, memory: PyTree, timesteps: dm_env.TimeStep) -> Any:

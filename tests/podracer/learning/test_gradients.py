@@ -61,6 +61,10 @@ FRAME = 4 * 84 * 84  # bytes of an observation
         (601, 601 * FRAME, 16, False, 16),  # so is one: row by row
         (5000, 5000 * 16, 16, False, 16),
         (1, 16, 1000, False, 500),
+        (1, FRAME, 2 * 127, False, 127),  # rather than 2
+        (20, 20 * 16, 37, False, 1),  # 37 would go row by row
+        (1, FRAME, 2 * 1021, False, 2),  # 1,021 do not keep their activations
+        (1, 16, 6 * 101, False, 303),  # large enough, although 606 would fit
     ],
 )
 def test_sequences_that_are_learned_from_at_once(

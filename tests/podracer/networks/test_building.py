@@ -108,7 +108,7 @@ def test_a_batch_replayed_in_parts_is_the_same(config, monkeypatch):
 
 @pytest.mark.parametrize(
     ("length", "batch_size", "row_by_row"),
-    [(600, 1, False), (600, 16, True), (5000, 1, True), (16, 16, False)],
+    [(600, 1, 0), (600, 16, 1), (5000, 1, 1), (16, 16, 0), (1, 600, 0), (1, 5000, 1)],
 )
 def test_wide_rows_are_replayed_one_by_one(length, batch_size, row_by_row):
     network = make(VARIANTS["mlp"], (3,))
