@@ -30,7 +30,7 @@ class Unroll(NamedTuple):
     row: jax.Array  # int32 []; [B] where environments do not step together
     first_actor_state: Any  # [B, ...] before row 0
     actor_state: Any  # [B, ...] before `row`
-    episodes: episodes.Episodes  # [B, ...]
+    episodes: episodes.Episodes  # [B, ...] before row 0
     key: Key  # never changes; all random numbers derive from it and `steps`
     steps: jax.Array  # uint32 [], since the actor's start
 
@@ -53,8 +53,9 @@ class Programs(NamedTuple):
     start: Callable[..., Unroll]
     # (params, unroll, timestep) -> (unroll, action): decides, and stores the decision
     step: Callable[..., tuple[Unroll, jax.Array]]
-    # (unroll, timestep) -> (unroll, Trajectory parts, Sums of finished episodes)
-    finish: Callable[..., tuple[Unroll, list[Trajectory], episodes.Sums]]
+    # (unroll, timestep) -> (both, on the core, to go on from; Trajectory parts; Sums of
+    # finished episodes)
+    finish: Callable[..., tuple[Any, list[Trajectory], episodes.Sums]]
 
 
 def decide(agent: Agent, params, key: Key, steps, actor_state, timestep, first=0):
@@ -112,7 +113,6 @@ def make_programs(
             outputs=outputs,
             row=unroll.row + 1,
             actor_state=actor_state,
-            episodes=episodes.step(unroll.episodes, timestep),
             steps=unroll.steps + 1,
         )
         return unroll, output.action
@@ -120,13 +120,17 @@ def make_programs(
     def finish(unroll, timestep):
         timesteps = with_last(unroll.timesteps, timestep)
         trajectory = Trajectory(timesteps, unroll.outputs, unroll.first_actor_state)
-        counted, sums = episodes.collect(unroll.episodes)
+        counted, sums = episodes.collect(
+            episodes.steps(unroll.episodes, unroll.timesteps)
+        )
         unroll = unroll._replace(
             row=jnp.zeros_like(unroll.row),
             first_actor_state=unroll.actor_state,
             episodes=counted,
         )
-        return unroll, parallel.split(trajectory, LAYOUT, parts), sums
+        # The last row is also the next trajectory's first: it is transferred once.
+        last = jax.tree.map(lambda x: x[-1], timesteps)
+        return (unroll, last), parallel.split(trajectory, LAYOUT, parts), sums
 
     return Programs(
         jax.jit(start),
@@ -215,11 +219,8 @@ class Actor(threading.Thread):
         while True:
             number = self._queue.begin()
             unroll, timestep, versions = self._fill(*self._now)
-            # The last row is also the next trajectory's first: it is transferred once.
-            # (Elsewhere programs take host arrays as arguments, which is faster.)
-            timestep = jax.device_put(timestep, self._device)
-            unroll, parts, sums = self._programs.finish(unroll, timestep)
-            self._now = unroll, timestep
+            # Programs take host arrays as arguments, which is faster than `device_put`.
+            self._now, parts, sums = self._programs.finish(unroll, timestep)
             games = self._environment.finished_games()
             lost = self._environment.lost_episodes()
             self._queue.put(number, Handed(parts, sums, games, lost, versions))

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from podracer.agent import Agent
-from podracer.metrics import episodes
 from sebulba import actor
 from sebulba.actor import Programs, Unroll, decide
 from sebulba.host_environments.environment import stack
@@ -51,13 +50,11 @@ def make_programs(
             (unroll.timesteps, unroll.outputs),
             (timestep, output),
         )
-        counted = episodes.step(jax.tree.map(of, unroll.episodes), timestep)
         unroll = unroll._replace(
             timesteps=timesteps,
             outputs=outputs,
             row=put(unroll.row, row + 1),
             actor_state=jax.tree.map(put, unroll.actor_state, actor_state),
-            episodes=jax.tree.map(put, unroll.episodes, counted),
             steps=unroll.steps + 1,
         )
         return unroll, output.action

@@ -79,8 +79,13 @@ class Learner:
                 donate=(0, 1),
             ),
         )
-        self._no_metrics: Callable[[], tally.Tally] | None = None  # set by `expect`
-        self.tally: tally.Tally | None = None  # since the last `metrics`
+        self._read = self._over_cores(
+            self._read_on_core,
+            inputs=(parallel.SHARED,),
+            outputs=parallel.SHARED,
+            donate=(0,),
+        )
+        self.tally: tally.Tally | None = None  # since the last `metrics`; see `expect`
         self.updates = 0  # since the start of the run
 
     def begin(self, key: Key) -> None:
@@ -111,8 +116,7 @@ class Learner:
 
     def expect(self, part: Trajectory) -> None:
         """Prepares to count metrics, given the shapes of a trajectory's part."""
-        self._no_metrics = self.no_metrics(self.state, part)
-        self.tally = self._no_metrics()
+        self.tally = self.no_metrics(self.state, part)()
 
     def no_metrics(self, state: State, part: Trajectory) -> Callable[[], tally.Tally]:
         """A program that makes an empty tally, for states and parts of these shapes."""
@@ -133,7 +137,7 @@ class Learner:
 
     def learn(self, parts: list[Trajectory]) -> None:
         """Learns from a trajectory, one part per core; updates `state` and `params`."""
-        if self._no_metrics is None:
+        if self.tally is None:
             self.expect(parts[0])
         trajectory = parallel.join(parts, TRAJECTORY, self._mesh)
         self.state, self.tally, self.params = self.programs.learn(
@@ -143,9 +147,13 @@ class Learner:
 
     def metrics(self) -> Metrics:
         """Means since the last call; FloatingPointError where one is not finite."""
-        counted, self.tally = parallel.on_host(self.tally), self._no_metrics()
-        tally.stop_if_not_finite(counted.failures)
-        return tally.means(counted)
+        read, self.tally = self._read(self.tally)
+        names = sorted(self.tally.sums)  # the order of a tree's leaves
+        means, failures = (
+            dict(zip(names, x, strict=True)) for x in parallel.on_host(read)
+        )
+        tally.stop_if_not_finite(failures)
+        return means
 
     def _over_cores(self, function, **options):
         return parallel.over_cores(function, self._mesh, **options)
@@ -167,6 +175,12 @@ class Learner:
         stacked = jax.tree.map(lambda *x: jnp.stack(x), *self._pieces(trajectory))
         (state, counted), _ = jax.lax.scan(update, (state, counted), stacked)
         return state, counted, self._agent.actor_params(state.learner)
+
+    def _read_on_core(self, counted: tally.Tally):
+        """Means and failures, two arrays so as to be two transfers; and an empty tally."""
+        trees = tally.means(counted), counted.failures
+        read = [jnp.stack(jax.tree.leaves(tree)) for tree in trees]
+        return read, tally.initial_state(counted.sums)
 
     def _pieces(self, part: Trajectory) -> list[Trajectory]:
         return parallel.split(part, TRAJECTORY, self.updates_per_trajectory)

@@ -101,13 +101,18 @@ class Report:
 
     def sums(self) -> episodes.Sums:
         """Sums over the episodes that finished since the last row."""
+        return jax.device_put(self._sums())
+
+    def _sums(self) -> episodes.Sums:
+        """The same on the host."""
         sums = [self._before, *(handed.episodes for handed in self._handed)]
-        return jax.device_put(jax.tree.map(lambda *x: sum(x), *jax.device_get(sums)))
+        return jax.tree.map(lambda *x: sum(x), *jax.device_get(sums))
 
     def _finished(self) -> dict[str, float]:
         """Means over episodes, and over whole games where an episode is only a life."""
-        sums = hosts.total(jax.device_get(self.sums())._asdict())
-        row = episodes.means(episodes.Sums(**jax.tree.map(np.float32, sums)))
+        sums = hosts.total(self._sums()._asdict())
+        with np.errstate(invalid="ignore"):  # no episode finished: NaN
+            row = episodes.means(episodes.Sums(**jax.tree.map(np.float32, sums)))
         games = [handed.games for handed in self._handed if handed.games is not None]
         if games:
             count, total = hosts.total(

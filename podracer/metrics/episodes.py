@@ -40,6 +40,12 @@ def step(state: Episodes, timestep: dm_env.TimeStep) -> Episodes:
     )
 
 
+def steps(state: Episodes, timesteps: dm_env.TimeStep) -> Episodes:
+    """Counts the timesteps [T, B] of an unroll."""
+    counted = timesteps._replace(observation=())
+    return jax.lax.scan(lambda state, row: (step(state, row), None), state, counted)[0]
+
+
 class Sums(NamedTuple):
     """Sums over finished episodes; those of several batches can be added."""
 
@@ -70,6 +76,6 @@ def means(sums: Sums) -> Metrics:
     """`episodes` (a count), and their mean return and length (NaN if none finished)."""
     return {
         "episodes": sums.finished,
-        "episode_return": jnp.divide(sums.return_sum, sums.finished),
-        "episode_length": jnp.divide(sums.length_sum, sums.finished),
+        "episode_return": sums.return_sum / sums.finished,
+        "episode_length": sums.length_sum / sums.finished,
     }

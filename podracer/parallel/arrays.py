@@ -59,7 +59,7 @@ def by_host(tree: Any, cores: Sequence[jax.Device]) -> Any:
 
 def of_host(tree: Any) -> Any:
     """This host's own part of a tree made by `by_host`."""
-    return jax.tree.map(lambda x: x.addressable_shards[0].data[0], tree)
+    return jax.tree.map(lambda x: x.addressable_data(0)[0], tree)
 
 
 def with_fresh(tree: Any, fresh: Any, layout: Any) -> Any:
@@ -86,10 +86,10 @@ def on_device(tree: Any, device: jax.Device) -> Any:
 
     An update that reuses the learner's memory would delete an alias.
     """
-    shards = jax.tree.map(lambda x: x.addressable_shards[0].data, tree)
+    shards = jax.tree.map(lambda x: x.addressable_data(0), tree)
     return jax.device_put(shards, device, may_alias=False)
 
 
 def on_host(tree: Any) -> Any:
     """A SHARED tree as numpy arrays, read from one core, which is faster than from all."""
-    return jax.device_get(jax.tree.map(lambda x: x.addressable_shards[0].data, tree))
+    return jax.device_get(jax.tree.map(lambda x: x.addressable_data(0), tree))
