@@ -5,7 +5,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
 import dm_env
@@ -22,51 +21,52 @@ LAYOUT = Trajectory(parallel.SEQUENCE, parallel.SEQUENCE, parallel.BATCH)
 STOP_SECONDS = 5.0  # for all threads to end
 
 
+class Before(NamedTuple):
+    """What an actor has at row 0 of an unroll; steps leave it as it is."""
+
+    actor_state: Any  # [B, ...]
+    episodes: episodes.Episodes  # [B]
+    key: Key  # never changes; all random numbers derive from it and `steps`
+    steps: jax.Array  # uint32 [], since the actor's start
+    timestep: dm_env.TimeStep  # [B, ...]
+
+
 class Unroll(NamedTuple):
     """An unfinished trajectory on the actor's core, written in place row by row."""
 
     timesteps: dm_env.TimeStep  # [T, B, ...] rows before `row` are filled
     outputs: Any  # [T, B, ...] likewise
-    row: jax.Array  # int32 []; [B] where environments do not step together
-    first_actor_state: Any  # [B, ...] before row 0
+    row: jax.Array  # uint32 []; [B] where environments do not step together
     actor_state: Any  # [B, ...] before `row`
-    episodes: episodes.Episodes  # [B, ...] before row 0
-    key: Key  # never changes; all random numbers derive from it and `steps`
-    steps: jax.Array  # uint32 [], since the actor's start
 
 
 class Snapshot(NamedTuple):
-    """All that an actor resumes from, taken between two trajectories."""
+    """All that an actor resumes from, taken between two trajectories: `Before`, and more."""
 
-    actor_state: Any  # [B, ...]
-    episodes: episodes.Episodes  # [B, ...]
+    actor_state: Any
+    episodes: episodes.Episodes
     key: Key
-    steps: jax.Array  # uint32 []
-    timestep: dm_env.TimeStep  # [B, ...]
+    steps: jax.Array
+    timestep: dm_env.TimeStep
     environment: Any
 
 
 class Programs(NamedTuple):
-    """What runs on an actor core: compiled once per core, for all its threads."""
+    """What runs on an actor core: compiled once per core, for all its threads.
 
-    # (params, key, timestep [B, ...]) -> Unroll
-    start: Callable[..., Unroll]
-    # (params, unroll, timestep) -> (unroll, action): decides, and stores the decision
-    step: Callable[..., tuple[Unroll, jax.Array]]
-    # (unroll, timestep) -> (both, on the core, to go on from; Trajectory parts; Sums of
-    # finished episodes)
-    finish: Callable[..., tuple[Any, list[Trajectory], episodes.Sums]]
-
-
-def decide(agent: Agent, params, key: Key, steps, actor_state, timestep, first=0):
-    """The agent's decision for timesteps [B, ...], with a key for each environment.
-
-    `first` is the first environment's number, counted over all hosts.
+    They take a host's arrays as they are, which is faster than `jax.device_put`; an array
+    that a step need not take is kept out of it, because each costs microseconds.
     """
-    key = jax.random.fold_in(key, steps)
-    numbers = first + jnp.arange(timestep.reward.size)
-    keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, numbers)
-    return agent.actor_step(keys, params, actor_state, timestep)
+
+    # (params, key, timestep [B, ...]) -> (Before, Unroll)
+    start: Callable[..., tuple[Before, Unroll]]
+    # (before) -> [T, B] keys for the decisions of an unroll
+    keys: Callable[[Before], Key]
+    # (params, keys, unroll, timestep) -> (unroll, action): decides, and stores the decision
+    step: Callable[..., tuple[Unroll, jax.Array]]
+    # (before, unroll, timestep) -> ((Before, Unroll) of the next trajectory, Trajectory
+    # parts, Sums of finished episodes)
+    finish: Callable[..., tuple[tuple[Before, Unroll], list[Trajectory], episodes.Sums]]
 
 
 def make_programs(
@@ -77,65 +77,59 @@ def make_programs(
     `first` is the number of environments on the hosts before this one.
     """
     # traced once for both programs that use it
-    decided = jax.jit(partial(decide, agent, first=first), inline=True)
+    decide = jax.jit(agent.actor_step, inline=True)
 
     def start(params, key, timestep):
         batch_size = timestep.reward.size
-        steps = jnp.uint32(0)
         actor_state = agent.initial_actor_state(batch_size)
-        shapes = jax.eval_shape(decided, params, key, steps, actor_state, timestep)
+        keys = jnp.broadcast_to(key, batch_size)
+        shapes = jax.eval_shape(decide, keys, params, actor_state, timestep)
         timesteps, outputs = jax.tree.map(
             lambda x: jnp.zeros((unroll_length, *x.shape), x.dtype),
             (timestep, shapes[1]),
         )
-        return Unroll(
-            timesteps,
-            outputs,
-            jnp.int32(0),
-            actor_state,
-            actor_state,
-            episodes.initial_state(batch_size),
-            key,
-            steps,
+        counted, zero = episodes.initial_state(batch_size), jnp.uint32(0)
+        before = Before(actor_state, counted, key, zero, timestep)
+        return before, Unroll(timesteps, outputs, zero, actor_state)
+
+    def keys(before):
+        """Each environment has its own, whatever others are in its batch or host."""
+        steps = before.steps + jnp.arange(unroll_length, dtype=before.steps.dtype)
+        numbers = first + jnp.arange(before.timestep.reward.size)
+        fold_each = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
+        return jax.vmap(fold_each, in_axes=(0, None))(
+            fold_each(before.key, steps), numbers
         )
 
-    def step(params, unroll, timestep):
-        actor_state, output = decided(
-            params, unroll.key, unroll.steps, unroll.actor_state, timestep
-        )
+    def step(params, keys, unroll, timestep):
+        row = jax.lax.dynamic_index_in_dim(keys, unroll.row, keepdims=False)
+        actor_state, output = decide(row, params, unroll.actor_state, timestep)
         timesteps, outputs = jax.tree.map(
-            lambda rows, x: rows.at[unroll.row].set(x),
+            lambda rows, x: jax.lax.dynamic_update_index_in_dim(rows, x, unroll.row, 0),
             (unroll.timesteps, unroll.outputs),
             (timestep, output),
         )
-        unroll = unroll._replace(
-            timesteps=timesteps,
-            outputs=outputs,
-            row=unroll.row + 1,
-            actor_state=actor_state,
-            steps=unroll.steps + 1,
-        )
+        unroll = Unroll(timesteps, outputs, unroll.row + 1, actor_state)
         return unroll, output.action
 
-    def finish(unroll, timestep):
+    def finish(before, unroll, timestep):
         timesteps = with_last(unroll.timesteps, timestep)
-        trajectory = Trajectory(timesteps, unroll.outputs, unroll.first_actor_state)
+        trajectory = Trajectory(timesteps, unroll.outputs, before.actor_state)
         counted, sums = episodes.collect(
-            episodes.steps(unroll.episodes, unroll.timesteps)
-        )
-        unroll = unroll._replace(
-            row=jnp.zeros_like(unroll.row),
-            first_actor_state=unroll.actor_state,
-            episodes=counted,
+            episodes.steps(before.episodes, unroll.timesteps)
         )
         # The last row is also the next trajectory's first: it is transferred once.
         last = jax.tree.map(lambda x: x[-1], timesteps)
-        return (unroll, last), parallel.split(trajectory, LAYOUT, parts), sums
+        steps = before.steps + unroll_length
+        before = Before(unroll.actor_state, counted, before.key, steps, last)
+        unroll = unroll._replace(row=jnp.zeros_like(unroll.row))
+        return (before, unroll), parallel.split(trajectory, LAYOUT, parts), sums
 
     return Programs(
         jax.jit(start),
-        jax.jit(step, donate_argnums=1),
-        jax.jit(finish, donate_argnums=0),
+        jax.jit(keys),
+        jax.jit(step, donate_argnums=2),
+        jax.jit(finish, donate_argnums=(0, 1)),
     )
 
 
@@ -160,7 +154,7 @@ class Actor(threading.Thread):
         self._environment, self._device = environment, device
         self._programs, self._unroll_length, self._key = programs, unroll_length, key
         self._server, self._queue = server, queue
-        self._now: tuple[Unroll, dm_env.TimeStep] | None = None  # set by `begin`
+        self._now: tuple[Before, Unroll] | None = None  # set by `begin`
         self.steps_per_trajectory = environment.batch_size * unroll_length
 
     def begin(self) -> None:
@@ -168,37 +162,28 @@ class Actor(threading.Thread):
         timestep = self._environment.reset()
         params, version = self._server.latest(self._device)
         key = jax.device_put(jax.random.fold_in(self._key, version), self._device)
-        self._now = self._programs.start(params, key, timestep), timestep
+        self._now = self._programs.start(params, key, timestep)
 
     def snapshot(self) -> Snapshot:
         """A copy of the actor's state; call it between two trajectories only."""
-        unroll, timestep = self._now
-        snapshot = Snapshot(
-            unroll.actor_state,
-            unroll.episodes,
-            unroll.key,
-            unroll.steps,
-            timestep,
-            self._environment.snapshot(),
-        )
+        snapshot = Snapshot(*self._now[0], self._environment.snapshot())
         return jax.device_put(snapshot, self._device, may_alias=False)
 
     def part(self) -> Trajectory:
         """Shapes of a learner core's part of a trajectory; call it after `begin`."""
-        return jax.eval_shape(self._programs.finish, *self._now)[1][0]
+        before, unroll = self._now
+        finish = self._programs.finish
+        return jax.eval_shape(finish, before, unroll, before.timestep)[1][0]
 
     def restore(self, snapshot: Snapshot) -> None:
         """Resumes from a snapshot; call it right after `begin`."""
         snapshot = jax.device_put(snapshot, self._device, may_alias=False)
         self._environment.restore(snapshot.environment)
-        unroll = self._now[0]._replace(
-            first_actor_state=jax.tree.map(jnp.copy, snapshot.actor_state),
-            actor_state=snapshot.actor_state,
-            episodes=snapshot.episodes,
-            key=snapshot.key,
-            steps=snapshot.steps,
+        before = Before(*snapshot[:-1])
+        unroll = self._now[1]._replace(
+            actor_state=jax.tree.map(jnp.copy, snapshot.actor_state)
         )
-        self._now = unroll, snapshot.timestep
+        self._now = before, unroll
 
     def run(self) -> None:
         try:
@@ -218,19 +203,19 @@ class Actor(threading.Thread):
             self.begin()
         while True:
             number = self._queue.begin()
-            unroll, timestep, versions = self._fill(*self._now)
-            # Programs take host arrays as arguments, which is faster than `device_put`.
-            self._now, parts, sums = self._programs.finish(unroll, timestep)
+            before, unroll = self._now
+            unroll, timestep, versions = self._fill(before, unroll)
+            self._now, parts, sums = self._programs.finish(before, unroll, timestep)
             games = self._environment.finished_games()
             lost = self._environment.lost_episodes()
             self._queue.put(number, Handed(parts, sums, games, lost, versions))
 
-    def _fill(self, unroll: Unroll, timestep: dm_env.TimeStep):
+    def _fill(self, before: Before, unroll: Unroll):
         """Fills all rows: (unroll, the timestep after them, parameter version of each)."""
-        versions = []
+        timestep, keys, versions = before.timestep, self._programs.keys(before), []
         for _ in range(self._unroll_length):
             params, version = self._server.latest(self._device)
-            unroll, action = self._programs.step(params, unroll, timestep)
+            unroll, action = self._programs.step(params, keys, unroll, timestep)
             timestep = self._environment.step(np.asarray(action))
             self._queue.stepped()
             versions.append(version)

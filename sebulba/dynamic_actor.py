@@ -11,70 +11,71 @@ import numpy as np
 
 from podracer.agent import Agent
 from sebulba import actor
-from sebulba.actor import Programs, Unroll, decide
+from sebulba.actor import Before, Programs, Unroll
 from sebulba.host_environments.environment import stack
 
 
 def make_programs(
     agent: Agent, unroll_length: int, parts: int, first: int = 0
 ) -> Programs:
-    """As `actor.make_programs`, but a step is (params, unroll, timestep [M], which [M]).
+    """As `actor.make_programs`, but a step also takes `which` [M]: (params, keys, unroll,
+    timestep [M], which).
 
     `which` [M] int32 are the numbers of the environments; any beyond the last is padding.
     """
-    start_together, _, finish = actor.make_programs(agent, unroll_length, parts, first)
+    start_together, keys, _, finish = actor.make_programs(
+        agent, unroll_length, parts, first
+    )
 
     def start(params, key, timestep):
-        unroll = start_together(params, key, timestep)
-        return unroll._replace(row=jnp.zeros(timestep.reward.size, jnp.int32))
+        before, unroll = start_together(params, key, timestep)
+        row = jnp.zeros(timestep.reward.size, unroll.row.dtype)
+        return before, unroll._replace(row=row)
 
-    def step(params, unroll, timestep, which):
+    def step(params, keys, unroll, timestep, which):
         def of(x):  # the part of these environments
             return x.at[which].get(mode="clip")
 
         def put(x, new):
             return x.at[which].set(new, mode="drop")
 
-        actor_state, output = decide(
-            agent,
+        row = of(unroll.row)
+        actor_state, output = agent.actor_step(
+            keys.at[row, which].get(mode="clip"),
             params,
-            unroll.key,
-            unroll.steps,
             jax.tree.map(of, unroll.actor_state),
             timestep,
-            first,
         )
-        row = of(unroll.row)
         timesteps, outputs = jax.tree.map(
             lambda rows, x: rows.at[row, which].set(x, mode="drop"),
             (unroll.timesteps, unroll.outputs),
             (timestep, output),
         )
-        unroll = unroll._replace(
-            timesteps=timesteps,
-            outputs=outputs,
-            row=put(unroll.row, row + 1),
-            actor_state=jax.tree.map(put, unroll.actor_state, actor_state),
-            steps=unroll.steps + 1,
+        unroll = Unroll(
+            timesteps,
+            outputs,
+            put(unroll.row, row + 1),
+            jax.tree.map(put, unroll.actor_state, actor_state),
         )
         return unroll, output.action
 
-    return Programs(jax.jit(start), jax.jit(step, donate_argnums=1), finish)
+    return Programs(jax.jit(start), keys, jax.jit(step, donate_argnums=2), finish)
 
 
 class Actor(actor.Actor):
     """Decides for those environments that are ready, while the others still step."""
 
-    def _fill(self, unroll: Unroll, timestep: dm_env.TimeStep):
+    def _fill(self, before: Before, unroll: Unroll):
         size, length = self._environment.batch_size, self._unroll_length
         rows, versions = np.zeros(size, int), np.zeros((length, size), int)
-        which, done = np.arange(size), {}
+        which, timestep, done = np.arange(size), before.timestep, {}
+        keys = self._programs.keys(before)
         while True:
             params, version = self._server.latest(self._device)
             versions[rows[which], which] = version
             rows[which] += 1
             unroll, action = self._programs.step(
-                params, unroll, *padded(timestep, which, size)
+                params, keys, unroll, *padded(timestep, which, size)
             )
             self._environment.send(np.asarray(action)[: len(which)], which)
             ready = {}

@@ -62,10 +62,15 @@ def programs(
     )
     acting, key = compiled.placed((params, key), parallel.SHARED, cores.actors[:1])
     start = compiled.compile("actor's start", made.start, acting, key, timestep)
-    unroll = start.results
+    before, unroll = start.results
+    keys = compiled.compile("actor's keys", made.keys, before).results
     which = (jax.ShapeDtypeStruct((batch_size,), jnp.int32),) if dynamic else ()
-    step = compiled.compile("actor's step", made.step, acting, unroll, timestep, *which)
-    finish = compiled.compile("actor's trajectory", made.finish, unroll, timestep)
+    step = compiled.compile(
+        "actor's step", made.step, acting, keys, unroll, timestep, *which
+    )
+    finish = compiled.compile(
+        "actor's trajectory", made.finish, before, unroll, timestep
+    )
 
     part = finish.results[1][0]
     nothing = compiled.compile("learner's tally", learner.no_metrics(state, part))

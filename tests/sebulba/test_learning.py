@@ -110,14 +110,14 @@ def test_a_trajectory_has_the_same_loss_in_both():
     agent = make_agent("impala", environment)
     learner = Learner(agent, parallel.mesh_of(jax.devices()[2:4]), 1)
     learner.begin(jax.random.key(0))
-    start, step, finish = actor.make_programs(agent, unroll_length=6, parts=2)
+    start, keys, step, finish = actor.make_programs(agent, unroll_length=6, parts=2)
     params = parallel.on_device(learner.params, jax.devices()[0])
     timestep = environment.reset()
-    unroll = start(params, jax.random.key(1), timestep)
+    before, unroll = start(params, jax.random.key(1), timestep)
     for _ in range(6):
-        unroll, action = step(params, unroll, timestep)
+        unroll, action = step(params, keys(before), unroll, timestep)
         timestep = environment.step(np.asarray(action))
-    _, parts, _ = finish(unroll, timestep)
+    _, parts, _ = finish(before, unroll, timestep)
     before = jax.device_get(learner.state.learner)
     whole = jax.tree.map(
         lambda word, *x: jax.tree.map(

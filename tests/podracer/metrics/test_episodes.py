@@ -48,6 +48,22 @@ def test_a_running_episode_survives_a_count():
     assert float(metrics["episode_length"]) == 3
 
 
+def test_an_unroll_counts_as_its_steps_one_by_one():
+    random = np.random.default_rng(0)
+    step_types = random.integers(0, 3, (50, 4)).astype(np.int32)
+    rewards = random.integers(-3, 4, (50, 4)).astype(np.float32)
+    unroll = dm_env.TimeStep(step_types, rewards, np.ones((50, 4)), None)
+    expected = episodes.initial_state(4)
+    for step_type, reward in zip(step_types, rewards, strict=True):
+        timestep = dm_env.TimeStep(step_type, reward, np.ones(4), None)
+        expected = episodes.step(expected, timestep)
+    assert (expected.finished > 0).all()
+    got = episodes.steps(episodes.initial_state(4), unroll)
+    for one, other in zip(got, expected, strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
+
+
 def test_more_steps_than_an_int32_counts():
     state = episodes.initial_state(4)._replace(length_sum=jnp.full(4, 2**30))
     _, sums = episodes.collect(state)
