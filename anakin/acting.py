@@ -44,14 +44,19 @@ def fold_each(key: Key, index: jax.Array) -> Key:
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, index)
 
 
+def keys_of_step(key: Key, index: jax.Array) -> Key:
+    """[2, B]: a key for the decision in each environment, and one for its step."""
+    return jax.vmap(jax.random.split, out_axes=1)(fold_each(key, index))
+
+
 def interact(
-    act: Callable, environment: Batched, actors: Actors, key: Key
+    act: Callable, environment: Batched, actors: Actors, keys: Key
 ) -> tuple[Actors, ActorOutput, Any]:
     """One step in every environment: the actors after it, their decisions, and `kept`.
 
-    `act(keys, actor_state, timestep) -> (actor_state, ActorOutput, kept)`.
+    `act(keys, actor_state, timestep) -> (actor_state, ActorOutput, kept)`; `keys` are of
+    `keys_of_step`.
     """
-    keys = jax.vmap(jax.random.split, out_axes=1)(fold_each(key, actors.index))
     actor_state, output, kept = act(keys[0], actors.actor_state, actors.timestep)
     environment_state, timestep = environment.step(
         keys[1], actors.environment, output.action
@@ -77,14 +82,18 @@ def unroll(
     """T steps in every environment; `act` as for `interact`, its `kept` is [T, B, ...].
 
     An accelerator needs fewer kernels for several small steps in one iteration of the loop;
-    with large ones there is less to gain, and they take longer to compile.
+    with large ones there is less to gain, and they take longer to compile. For the same
+    reason the keys of all steps are made before the loop.
     """
 
-    def step(actors: Actors, key: Key):
-        after, output, kept = interact(act, environment, actors, key)
+    def step(actors: Actors, keys: Key):
+        after, output, kept = interact(act, environment, actors, keys)
         return after, (flat(actors.timestep), output, kept)
 
-    keys, together = jax.random.split(key, unroll_length), 1
+    keys = jax.vmap(keys_of_step, in_axes=(0, None))(
+        jax.random.split(key, unroll_length), actors.index
+    )
+    together = 1
     if platform != "cpu":
         step = jax.jit(step, inline=True)  # traced once, to be counted and for the loop
         if operations(jax.make_jaxpr(step)(actors, keys[0]).jaxpr) <= LARGE:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from anakin.acting import initial_actors, interact
+from anakin.acting import initial_actors, interact, keys_of_step
 from envs_jax.environment import Environment
 from envs_jax.wrappers import Batched, auto_reset, unwrapped
 from podracer.agent import Agent
@@ -109,8 +109,8 @@ def film(
         def act(keys, actor_state, timestep):
             return *actor_step(keys, params, actor_state, timestep), ()
 
-        key_now = jax.random.fold_in(key, number)
-        return draw(interact(act, batched, actors, key_now)[0])
+        keys = keys_of_step(jax.random.fold_in(key, number), actors.index)
+        return draw(interact(act, batched, actors, keys)[0])
 
     def next_frame(actors, number):
         return step(actors, actor_params, number)
@@ -137,8 +137,8 @@ def _make_run(agent: Agent, environment: Environment, greedy: bool, max_steps: i
 
         def body(carry):
             step, before = carry
-            key = jax.random.fold_in(run_key, step)
-            after, _, _ = interact(act, environment, before, key)
+            keys = keys_of_step(jax.random.fold_in(run_key, step), before.index)
+            after, _, _ = interact(act, environment, before, keys)
             over = before.episodes.finished > 0
             count = jax.tree.map(
                 lambda old, new: jnp.where(over, old, new),

@@ -38,6 +38,8 @@ class Programs(NamedTuple):
     # (state, tally, trajectory) -> (state, tally, actor_params); reuses the memory of the
     # first two
     learn: Callable
+    # (tally) -> ([means, failures], an empty tally); reuses its memory
+    read: Callable
 
 
 def make_update(agent: Agent) -> Callable:
@@ -78,12 +80,12 @@ class Learner:
                 outputs=(LAYOUT, parallel.SHARED, parallel.SHARED),
                 donate=(0, 1),
             ),
-        )
-        self._read = self._over_cores(
-            self._read_on_core,
-            inputs=(parallel.SHARED,),
-            outputs=parallel.SHARED,
-            donate=(0,),
+            read=self._over_cores(
+                self._read_on_core,
+                inputs=(parallel.SHARED,),
+                outputs=parallel.SHARED,
+                donate=(0,),
+            ),
         )
         self.tally: tally.Tally | None = None  # since the last `metrics`; see `expect`
         self.updates = 0  # since the start of the run
@@ -147,7 +149,7 @@ class Learner:
 
     def metrics(self) -> Metrics:
         """Means since the last call; FloatingPointError where one is not finite."""
-        read, self.tally = self._read(self.tally)
+        read, self.tally = self.programs.read(self.tally)
         names = sorted(self.tally.sums)  # the order of a tree's leaves
         means, failures = (
             dict(zip(names, x, strict=True)) for x in parallel.on_host(read)

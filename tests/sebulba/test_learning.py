@@ -2,7 +2,9 @@
 
 import dataclasses
 
+import dm_env
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -136,6 +138,24 @@ def test_a_trajectory_has_the_same_loss_in_both():
         jax.device_get(learner.state.learner.shared.params),
         after.shared.params,
     )
+
+
+def test_the_key_of_a_decision_depends_on_the_environment_and_the_step_alone():
+    agent = make_agent("impala", host("jax:catch", batch_size=4)(0))
+
+    def keys(size, first=0, steps=0, unroll_length=6):
+        timestep = dm_env.TimeStep(None, np.zeros(size), None, None)
+        before = actor.Before(
+            None, None, jax.random.key(1), jnp.uint32(steps), timestep
+        )
+        programs = actor.make_programs(agent, unroll_length, 1, first)
+        return jax.random.key_data(programs.keys(before))
+
+    expected = np.asarray(keys(4, unroll_length=12))
+    assert len(np.unique(expected.reshape(48, 2), axis=0)) == 48
+    np.testing.assert_array_equal(keys(4), expected[:6])
+    np.testing.assert_array_equal(keys(4, steps=6), expected[6:])
+    np.testing.assert_array_equal(keys(2, first=2, steps=6), expected[6:, 2:])
 
 
 @pytest.mark.slow
