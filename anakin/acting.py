@@ -8,6 +8,7 @@ import jax
 from jax.extend import core
 
 from envs_jax.wrappers import Batched
+from podracer import parallel
 from podracer.agent import ActorOutput, Agent, Key, Trajectory, with_last
 from podracer.metrics import episodes
 
@@ -29,7 +30,7 @@ def initial_actors(
     key: Key, index: jax.Array, agent: Agent, environment: Batched
 ) -> Actors:
     """Actors at the start of an episode in each of the environments `index` [B]."""
-    state, timestep = environment.initial_state(fold_each(key, index))
+    state, timestep = environment.initial_state(parallel.fold_each(key, index))
     return Actors(
         index,
         state,
@@ -39,14 +40,9 @@ def initial_actors(
     )
 
 
-def fold_each(key: Key, index: jax.Array) -> Key:
-    """A key for each environment [B], the same whichever core it is on."""
-    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, index)
-
-
 def keys_of_step(key: Key, index: jax.Array) -> Key:
     """[2, B]: a key for the decision in each environment, and one for its step."""
-    return jax.vmap(jax.random.split, out_axes=1)(fold_each(key, index))
+    return jax.vmap(jax.random.split, out_axes=1)(parallel.fold_each(key, index))
 
 
 def interact(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from anakin.acting import Actors, fold_each, initial_actors, unroll
+from anakin.acting import Actors, initial_actors, unroll
 from anakin.calls import make_call, with_tally
 from anakin.checks import check, check_played
 from anakin.reports import make_reports, run
@@ -193,7 +193,9 @@ def make_online_step(agent: Agent, environment, unroll_length: int) -> Callable:
             actors, trajectory, predictions = unroll(
                 constant, environment, unroll_length, state.actors, act_key
             )
-            keys = fold_each(act_key, actors.index)  # of an action that nobody takes
+            keys = parallel.fold_each(
+                act_key, actors.index
+            )  # of an action that nobody takes
             last = act(keys, actors.actor_state, actors.timestep)[-1]
             rest = actors, tally.given(trajectory.timesteps)
             return trajectory, with_last(predictions, last), rest

@@ -159,17 +159,18 @@ class Setting:
         """The learner on one trajectory that is already on its cores."""
         environment, learner = self.environment(0), self.learner()
         parts = len(self.cores.learners)
-        start, keys, step, finish = actor.make_programs(self.agent, self.unroll, parts)
+        programs = actor.make_programs(self.agent, self.unroll, parts)
         device = self.cores.actors[0]
         params = parallel.on_device(learner.params, device)
         timestep = environment.reset()
         key = jax.device_put(jax.random.key(0), device)
-        before, unroll = start(params, key, timestep)
+        before, unroll = programs.start(params, key, timestep)
+        keys = programs.keys(before)
         for _ in range(self.unroll):
-            unroll, action = step(params, keys(before), unroll, timestep)
+            unroll, action = programs.step(params, keys, unroll, timestep)
             timestep = environment.step(np.asarray(action))
         environment.close()
-        _, trajectory, _ = finish(before, unroll, timestep)
+        _, trajectory, _ = programs.finish(before, unroll, timestep)
 
         def learn() -> None:
             learner.learn(trajectory)

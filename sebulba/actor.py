@@ -96,10 +96,8 @@ def make_programs(
         """Each environment has its own, whatever others are in its batch or host."""
         steps = before.steps + jnp.arange(unroll_length, dtype=before.steps.dtype)
         numbers = first + jnp.arange(before.timestep.reward.size)
-        fold_each = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
-        return jax.vmap(fold_each, in_axes=(0, None))(
-            fold_each(before.key, steps), numbers
-        )
+        of_steps = parallel.fold_each(before.key, steps)
+        return jax.vmap(parallel.fold_each, in_axes=(0, None))(of_steps, numbers)
 
     def step(params, keys, unroll, timestep):
         row = jax.lax.dynamic_index_in_dim(keys, unroll.row, keepdims=False)

@@ -100,17 +100,13 @@ class Report:
         return row
 
     def sums(self) -> episodes.Sums:
-        """Sums over the episodes that finished since the last row."""
-        return jax.device_put(self._sums())
-
-    def _sums(self) -> episodes.Sums:
-        """The same on the host."""
+        """Sums over the episodes that finished since the last row, as numpy arrays."""
         sums = [self._before, *(handed.episodes for handed in self._handed)]
         return jax.tree.map(lambda *x: sum(x), *jax.device_get(sums))
 
     def _finished(self) -> dict[str, float]:
         """Means over episodes, and over whole games where an episode is only a life."""
-        sums = hosts.total(self._sums()._asdict())
+        sums = hosts.total(self.sums()._asdict())
         with np.errstate(invalid="ignore"):  # no episode finished: NaN
             row = episodes.means(episodes.Sums(**jax.tree.map(np.float32, sums)))
         games = [handed.games for handed in self._handed if handed.games is not None]

@@ -115,6 +115,11 @@ def core_key(key: jax.Array) -> jax.Array:
         return jax.random.fold_in(key, 0)
 
 
+def fold_each(key: jax.Array, numbers: jax.Array) -> jax.Array:
+    """A key for each number [N], for example an environment's, whichever core it is on."""
+    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, numbers)
+
+
 def largest_divisor(number: int, most: int) -> int:
     """The largest number up to `most` that divides `number`."""
     return next(n for n in range(max(1, most), 0, -1) if number % n == 0)

@@ -14,7 +14,7 @@ import sebulba
 from podracer import networks, parallel
 from podracer.agents import AGENTS, batch_ppo, from_flags, impala, lpg, ppo
 from podracer.agents.presets import PRESETS
-from sebulba import actor, cores, host_environments
+from sebulba import actor, cores, dynamic_actor, host_environments
 from sebulba.learner import Learner
 from tests.rule_files import returns_rule
 
@@ -112,14 +112,15 @@ def test_a_trajectory_has_the_same_loss_in_both():
     agent = make_agent("impala", environment)
     learner = Learner(agent, parallel.mesh_of(jax.devices()[2:4]), 1)
     learner.begin(jax.random.key(0))
-    start, keys, step, finish = actor.make_programs(agent, unroll_length=6, parts=2)
+    programs = actor.make_programs(agent, unroll_length=6, parts=2)
     params = parallel.on_device(learner.params, jax.devices()[0])
     timestep = environment.reset()
-    before, unroll = start(params, jax.random.key(1), timestep)
+    start, unroll = programs.start(params, jax.random.key(1), timestep)
+    keys = programs.keys(start)
     for _ in range(6):
-        unroll, action = step(params, keys(before), unroll, timestep)
+        unroll, action = programs.step(params, keys, unroll, timestep)
         timestep = environment.step(np.asarray(action))
-    _, parts, _ = finish(before, unroll, timestep)
+    _, parts, _ = programs.finish(start, unroll, timestep)
     before = jax.device_get(learner.state.learner)
     whole = jax.tree.map(
         lambda word, *x: jax.tree.map(
@@ -156,6 +157,36 @@ def test_the_key_of_a_decision_depends_on_the_environment_and_the_step_alone():
     np.testing.assert_array_equal(keys(4), expected[:6])
     np.testing.assert_array_equal(keys(4, steps=6), expected[6:])
     np.testing.assert_array_equal(keys(2, first=2, steps=6), expected[6:, 2:])
+
+
+def test_a_decision_is_the_same_whichever_environments_are_ready():
+    environment = host("jax:catch", batch_size=4)(0)
+    agent = make_agent("impala", environment)
+    params = agent.actor_params(agent.initial_learner_state(jax.random.key(0)))
+    timestep = environment.reset()
+
+    def trajectory(module, steps):
+        programs = module.make_programs(agent, 2, 1)
+        before, unroll = programs.start(params, jax.random.key(1), timestep)
+        keys = programs.keys(before)
+        for part, *which in steps:
+            unroll, _ = programs.step(params, keys, unroll, part, *which)
+        return programs.finish(before, unroll, timestep)[1][0]
+
+    first, last = np.array([0, 1], np.int32), np.array([2, 3], np.int32)
+    parts = [
+        (jax.tree.map(lambda x, at=which: x[at], timestep), which)
+        for which in (last, last, first, first)
+    ]
+    expected = trajectory(actor, [(timestep,), (timestep,)])
+    got = trajectory(dynamic_actor, parts)
+    assert len(np.unique(expected.outputs.action)) > 1
+    np.testing.assert_array_equal(got.outputs.action, expected.outputs.action)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
+        got,
+        expected,
+    )
 
 
 @pytest.mark.slow
