@@ -62,6 +62,28 @@ def check_even(counts):
     assert abs(ratio - 1) < 5 * np.sqrt(2 / counts.size)
 
 
+def test_each_epoch_has_an_order_of_its_own():
+    size, config, key = (
+        6,
+        minibatches.Config(epochs=3, minibatches=6),
+        jax.random.key(0),
+    )
+
+    def step(state, rows, memory):
+        params, (seen, count) = state
+        return (params, (seen.at[count].set(rows[0, 0]), count + 1)), {
+            "x": jnp.zeros(())
+        }
+
+    state = {"a": jnp.zeros(())}, (jnp.zeros(3 * size, jnp.int32), 0)
+    batch = jnp.arange(size)[None]
+    (_, (seen, _)), _ = minibatches.learn(step, state, batch, (), key, config)
+    keys = [jax.random.fold_in(key, epoch) for epoch in range(3)]
+    expected = [minibatches.permutation(key, size).tolist() for key in keys]
+    assert seen.reshape(3, size).tolist() == expected
+    assert len({*map(tuple, expected)}) == 3
+
+
 def test_a_step_sees_vectors_and_its_caller_trees():
     config = minibatches.Config(epochs=2, minibatches=2)
     params, traced = {"a": jnp.zeros(2), "b": jnp.zeros(())}, []
