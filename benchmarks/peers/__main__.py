@@ -2,6 +2,7 @@
 
     python -m benchmarks.peers [--works cartpole:2048x32 Pong-v5:64x20 ...] [--rounds 3]
     python -m benchmarks.peers --short
+    python -m benchmarks.peers --platform cuda --works cartpole:2048x32 --scale 60
 
 Entrants take turns, each measurement in a process and each peer in a virtual environment
 of its own, made on first use. Leaves peers.json, peers.md and peers.png in `--out`.
@@ -23,6 +24,9 @@ observation twice. Optimizers differ (Adam or RMSProp), and so does what is repo
 count episodes and average metrics. Each uses the machine as it can: rejax and jaxnasium
 one device, brax one or all, podracer all.
 
+On a GPU (`--platform cuda`) all use one, and peers are measured if they are installed where
+podracer is, with the JAX that is there.
+
 Left out: sbx in Pong, whose PPO has a convolutional network each for policy and value, twice
 the work; brax in Sebulba, which has no simulators on the host; Stoix, Mava and PureJaxRL,
 which are not on PyPI; cleanrl, whose last release there is of 2023, scripts for older
@@ -38,6 +42,7 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
+from typing import Literal
 
 import rich.console
 import rich.progress
@@ -66,6 +71,8 @@ class Config:
     """kinds of work, each with batch size x unroll length; default: our whole comparison"""
     who: tuple[str, ...] = ()
     """entrants whose names begin like this; default: all"""
+    platform: Literal["cpu", "cuda"] = contest.CPU
+    """where to run"""
     rounds: int = 3
     """measurements of each entrant"""
     scale: float = 1.0
@@ -85,10 +92,18 @@ class Config:
     default: from 128 to 2,048"""
 
 
-def installed(entrants: list[contest.Entrant], record: dict) -> list[contest.Entrant]:
+def installed(
+    entrants: list[contest.Entrant], record: dict, platform: str
+) -> list[contest.Entrant]:
     """Those whose environments exist now; says in the record why others do not."""
     found = []
     for entrant in entrants:
+        if entrant.peer and platform != contest.CPU:
+            if environments.is_here(entrant.peer):
+                found.append(entrant)
+            else:
+                record["left_out"][entrant.name] = "not installed where podracer is"
+            continue
         try:
             if entrant.peer and not environments.is_available(entrant.peer):
                 record["left_out"][entrant.name] = "not installed"
@@ -102,12 +117,16 @@ def installed(entrants: list[contest.Entrant], record: dict) -> list[contest.Ent
 
 
 def measure_floor(record: dict, config: Config) -> None:
-    """Once, on all cores."""
+    """Once, on all cores, or one GPU."""
+    cores = contest.ALL if config.platform == contest.CPU else 1
     numbers = config.floor_seconds, *config.floor_rows
     command = [sys.executable, contest.FOLDER / "floor.py", *numbers]
-    result = contest.run(command, contest.ALL, config.timeout)
+    result = contest.run(command, cores, config.timeout, config.platform)
     if "failure" in result:
-        raise RuntimeError(f"the floor cannot be measured: {result['failure']}")
+        last = result["failure"].strip().splitlines()[-1]
+        raise UserError(f"plain JAX does not run on {config.platform}: {last}")
+    if config.platform != contest.CPU:
+        record["accelerator"] = result["kind"]
     for name, speed in result["steps_per_second"].items():
         record["floor"].setdefault(name, []).append(speed)
 
@@ -123,8 +142,10 @@ def measure(config: Config, console: rich.console.Console) -> dict:
         and (entrant.name == contest.OURS or not config.short)
         and contest.turns(works, [entrant])
     ]
-    record = report.begin(report.command(), [x.peer for x in wanted if x.peer])
-    plan = contest.turns(works, installed(wanted, record))
+    own = [x.peer for x in wanted if x.peer and config.platform == contest.CPU]
+    record = report.begin(report.command(), own)
+    entrants = installed(wanted, record, config.platform)
+    plan = contest.turns(works, entrants, config.platform)
     if not plan:
         names = ", ".join(entrant.name for entrant in contest.ENTRANTS)
         raise UserError(
@@ -132,7 +153,7 @@ def measure(config: Config, console: rich.console.Console) -> dict:
             f"choose from {names}"
         )
     total = len(plan) * config.rounds
-    results = contest.rounds(plan, config.rounds, config.timeout)
+    results = contest.rounds(plan, config.rounds, config.timeout, config.platform)
     for turn, load, result in rich.progress.track(
         results, "measuring", total, console=console
     ):

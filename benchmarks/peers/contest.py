@@ -16,6 +16,7 @@ from podracer import parallel
 from podracer.errors import UserError
 
 FOLDER = Path(__file__).parent
+CPU = "cpu"
 ANAKIN = ("cartpole", "minatar-breakout")
 SEBULBA = ("CartPole-v1", "Pong-v5")  # EnvPool's
 DEEP = "Pong-v5-resnet"
@@ -102,17 +103,19 @@ def parse(text: str, scale: float = 1.0) -> Work:
     return Work(kind, environment, batch_size, unroll_length, *rest, steps)
 
 
-def turns(works: list[Work], entrants: list[Entrant]) -> list[Turn]:
-    """Of one round."""
+def turns(
+    works: list[Work], entrants: list[Entrant], platform: str = CPU
+) -> list[Turn]:
+    """Of one round; on a GPU all use one."""
     return [
         Turn(work, entrant, cores)
         for work, entrant in itertools.product(works, entrants)
         if work.kind in entrant.kinds
-        for cores in entrant.cores
+        for cores in (entrant.cores if platform == CPU else (1,))
     ]
 
 
-def measure(turn: Turn, seconds: float) -> dict:
+def measure(turn: Turn, seconds: float, platform: str = CPU) -> dict:
     """{"steps_per_second"} of a separate process, or {"failure"}, what went wrong."""
     entrant = turn.entrant
     work = turn.work._asdict() | entrant.options
@@ -121,13 +124,20 @@ def measure(turn: Turn, seconds: float) -> dict:
         command = [sys.executable, "-m", module]
         work["cores"] = turn.cores
     else:
-        command = [environments.python_of(entrant.peer), FOLDER / entrant.script]
-    return run([*command, json.dumps(work)], turn.cores, seconds)
+        own = platform == CPU
+        python = environments.python_of(entrant.peer) if own else sys.executable
+        command = [python, FOLDER / entrant.script]
+    return run([*command, json.dumps(work)], turn.cores, seconds, platform)
 
 
-def run(command: list, cores: int, seconds: float) -> dict:
+def run(command: list, cores: int, seconds: float, platform: str = CPU) -> dict:
     """The last line, JSON, that a process prints; {"failure"} if there is none in time."""
-    settings = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(cores)}
+    if platform == CPU:
+        settings = {"JAX_NUM_CPU_DEVICES": str(cores)}
+    else:  # one GPU, the first that the user allows
+        allowed = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
+        settings = {"CUDA_VISIBLE_DEVICES": allowed.partition(",")[0]}
+    settings["JAX_PLATFORMS"] = platform
     process = subprocess.Popen(
         [str(part) for part in command],
         cwd=FOLDER.parents[1],
@@ -163,9 +173,9 @@ def _end(process: subprocess.Popen) -> None:
 
 
 def rounds(
-    plan: list[Turn], number: int, seconds: float
+    plan: list[Turn], number: int, seconds: float, platform: str = CPU
 ) -> Iterator[tuple[Turn, float, dict]]:
     """Each turn of each round: the turn, the load before it, its result."""
     for _, turn in itertools.product(range(number), plan):
         load = os.getloadavg()[0]
-        yield turn, load, measure(turn, seconds)
+        yield turn, load, measure(turn, seconds, platform)

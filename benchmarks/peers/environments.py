@@ -2,7 +2,8 @@
 
 They are in ~/.cache/podracer-benchmarks (about 1 GB each, 2 GB with torch). Nothing is ever
 installed where podracer is. `PODRACER_BENCHMARKS_INSTALL=no` leaves out the peers whose
-environment does not exist yet, with a line.
+environment does not exist yet, with a line. On a GPU they are not used: there, peers are
+measured where podracer is.
 """
 
 import fcntl
@@ -10,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 FOLDER = Path.home() / ".cache" / "podracer-benchmarks"
@@ -53,6 +55,15 @@ def is_available(peer: str) -> bool:
         return True
     print(f"{peer}: not installed ({INSTALL} is no), left out", flush=True)
     return False
+
+
+def is_here(peer: str) -> bool:
+    """Whether the version of a peer is installed where podracer is."""
+    package, _, pinned = PINS[peer][0].partition("==")
+    try:
+        return version(package.partition("[")[0]) == pinned
+    except PackageNotFoundError:
+        return False
 
 
 def python_of(peer: str) -> Path:

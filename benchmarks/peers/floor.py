@@ -190,6 +190,7 @@ def main(seconds: float, *sizes: float) -> None:
         if rates[task.units]
     }
     result = {"steps_per_second": speeds, "devices": jax.device_count(), "rates": rates}
+    result["kind"] = jax.devices()[0].device_kind
     print(json.dumps(result))
 
 

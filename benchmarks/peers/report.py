@@ -99,8 +99,9 @@ def machine(record: dict) -> str:
     versions = ", ".join(f"{k} {v}" for k, v in record["versions"].items())
     loads = [load for row in record["results"] for load in row["loads"]]
     loads = [record["load"], *loads]
+    accelerator = f"{record['accelerator']}, " if "accelerator" in record else ""
     return (
-        f"{record['date']}, commit {record['commit']}, {record['cpus']} CPUs "
+        f"{record['date']}, commit {record['commit']}, {accelerator}{record['cpus']} CPUs "
         f"({record['cpu']}), Python {record['python']}, {versions}; load {loads[0]:.1f} "
         f"before the start and {min(loads):.1f} to {max(loads):.1f} before each "
         "measurement, which counts the one before it."
@@ -119,7 +120,8 @@ def table(record: dict) -> Iterator[str]:
             spread = map(human, (median(row), min(speeds), max(speeds)))
             ratio = "" if math.isnan(peer) else f"{median(row) / peer:.2f}"
             cells = work, row["entrant"], str(row["cores"]), *spread, ratio
-            yield f"| {' | '.join(cells)} | {over_floor(record, row):.3g} |"
+            floor = over_floor(record, row)
+            yield f"| {' | '.join(cells)} | {'' if math.isnan(floor) else f'{floor:.3g}'} |"
     yield ""
     floors = ", ".join(
         f"{name} {human(statistics.median(found))}"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from dm_env import specs
 
+from benchmarks.peers import __main__ as peers
 from benchmarks.peers import contest, environments, floor, report
 from podracer import networks
 from podracer.errors import UserError
@@ -41,6 +42,46 @@ def test_a_turn_is_work_that_the_entrant_can_do():
     assert {turn.work.kind for turn in plan} == contest.KINDS.keys()
     for turn in plan:
         assert turn.work.kind in turn.entrant.kinds
+
+
+def test_on_a_gpu_each_entrant_has_one_turn():
+    works = [contest.parse("cartpole:64x128")]
+    plan = contest.turns(works, contest.ENTRANTS, "cuda")
+    assert {turn.cores for turn in plan} == {1}
+    assert len({turn.entrant.name for turn in plan}) == len(plan)
+
+
+@pytest.mark.parametrize(
+    ("pin", "here"),
+    [
+        (f"numpy=={np.__version__}", True),
+        (f"jax[cuda13]=={jax.__version__}", True),
+        ("numpy==0.1", False),
+        ("no-such-library==1.0", False),
+    ],
+)
+def test_a_peer_is_here_in_its_version_alone(monkeypatch, pin, here):
+    monkeypatch.setitem(environments.PINS, "peer", (pin,))
+    assert environments.is_here("peer") is here
+
+
+def test_a_peer_that_is_not_installed_is_left_out_on_a_gpu(monkeypatch):
+    monkeypatch.setattr(environments, "is_here", lambda peer: peer == "brax")
+    record = {"left_out": {}}
+    found = peers.installed(contest.ENTRANTS, record, "cuda")
+    assert {entrant.peer for entrant in found} == {None, "brax"}
+    assert record["left_out"]["rejax 0.1.3"] == "not installed where podracer is"
+
+
+def test_a_process_on_a_gpu_sees_the_first_that_is_allowed(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    names = "JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "JAX_NUM_CPU_DEVICES"
+    program = (
+        "import json, os; found = [os.environ.get(x) for x in "
+        f"{names}]; print(json.dumps({{'found': found, 'devices': 1}}))"
+    )
+    result = contest.run([sys.executable, "-c", program], 1, 60.0, "cuda")
+    assert result["found"] == ["cuda", "3", None]
 
 
 @pytest.mark.parametrize("text", ["cartpole", "chess:8x8", "cartpole:axb"])
