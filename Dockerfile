@@ -7,6 +7,9 @@ FROM python:3.12-slim
 ARG ACCELERATOR=tpu
 ARG EXTRAS=envpool
 WORKDIR /source
+# What EnvPool links to and a slim image lacks.
+RUN apt-get update -qq && apt-get install -qq --no-install-recommends libegl1 libopengl0 \
+    && rm -rf /var/lib/apt/lists/*
 COPY pyproject.toml README.md LICENSE ./
 COPY podracer podracer
 COPY anakin anakin

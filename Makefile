@@ -23,7 +23,7 @@ CHECK = tests/test_house.py tests/test_prose.py tests/envs_jax/classic_control t
   metrics/test_episodes.py networks/test_torsos.py parallel runs/test_plot.py \
   runs/test_run_folder.py runs/test_sinks.py transformations/test_history.py)
 
-.PHONY: help demo check test test-slow test-oldest test-tpu lint docs release clean
+.PHONY: help demo check test test-slow test-oldest test-newest test-tpu lint docs release clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /make \1 - /p' Makefile
@@ -53,6 +53,9 @@ test-slow: .venv/ready .venv-tpu/ready  ## the others: more cases and longer pro
 test-oldest: .venv-oldest/ready  ## the core tests on the oldest jax that we support
 	@.venv-oldest/bin/pytest -q $(TOGETHER) -m "core and not slow"
 
+test-newest: .venv-newest/ready  ## the same on the newest releases for this Python, before a release
+	@.venv-newest/bin/pytest -q $(TOGETHER) -m "core and not slow"
+
 test-tpu: .venv-tpu/ready  ## what the compilers of TPUs and GPUs make of our programs
 	@.venv-tpu/bin/pytest -q --numprocesses 2 --dist worksteal tests/podracer/plan/tpu \
 	  -m "not slow"
@@ -65,13 +68,13 @@ lint: .venv/ready  ## format, style, and the types of the public contract
 docs: .venv-docs/ready  ## the documentation as a site: site/index.html
 	@.venv-docs/bin/mkdocs build --strict
 
-release:  ## before a release: the repository's address is set everywhere; the slow tests
+release:  ## before a release: the repository's address is set everywhere; the slow tests, the newest releases
 	@! git grep --line-number --only-matching YOUR_ACCOUNT/podracer pyproject.toml colab || \
 	  { echo 'put the address of the repository there: see CONTRIBUTING.md'; exit 1; }
-	@$(MAKE) test-slow
+	@$(MAKE) test-slow test-newest
 
 clean:  ## remove the environments, caches and site, keep the runs
-	rm -rf .venv .venv-oldest .venv-tpu .venv-docs site \
+	rm -rf .venv .venv-oldest .venv-newest .venv-tpu .venv-docs site \
 	  .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
@@ -82,6 +85,11 @@ clean:  ## remove the environments, caches and site, keep the runs
 .venv-docs/ready: requirements/docs.txt
 .venv-docs/ready: podracer =  # its tools read our files and import nothing
 podracer = $*/bin/pip install --quiet --no-deps --no-build-isolation --editable .
+.venv-newest/ready: pyproject.toml
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet --upgrade pip
+	$(@D)/bin/pip install --quiet --only-binary :all: --group dev --editable .
+	@touch $@
 %/ready: pyproject.toml
 	$(if $(call usable,$(PYTHON)),,$(error podracer needs Python 3.11 or newer with venv \
 	  (test-oldest: 3.13 at most); name one: make $(MAKECMDGOALS) PYTHON=/path/to/python3))

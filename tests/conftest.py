@@ -12,10 +12,12 @@ flags = [
     "--xla_force_host_platform_device_count=8",
     # Programs run once or twice here: compiling them costs a quarter without optimizations.
     "--xla_backend_optimization_level=0",
-    "--xla_cpu_use_fusion_emitters=false",
 ]
-# jaxlib 0.7 does not know these two, and XLA aborts at a flag that it does not know.
-if not importlib.metadata.version("jaxlib").startswith("0.7."):
+# XLA aborts at a flag that it does not know.
+jaxlib = tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2]))
+if jaxlib < (0, 11):
+    flags += ["--xla_cpu_use_fusion_emitters=false"]
+if jaxlib > (0, 7):
     flags += [
         "--xla_cpu_collective_call_warn_stuck_timeout_seconds=10",
         "--xla_cpu_collective_call_terminate_timeout_seconds=300",

@@ -12,6 +12,7 @@ from podracer.errors import UserError, check_range
 QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of a container: microseconds of CPU per period
 THREADS, THREADS_PER_CORE = "PJRT_NPROC", 2  # of XLA's thread pool
 MOST_CPU_CORES = 256  # virtual devices; thousands would take minutes to start
+KNOWN = "0.10.", "0.11.", "0.12."  # the versions of jaxlib in which `FAST` was tried
 FAST = {  # flags of XLA
     # Only matrix products go to YNNPACK: its convolutions are half as fast as XLA's own.
     "--xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
@@ -84,7 +85,7 @@ def with_fast(flags: str, version: str = jaxlib.__version__) -> str:
     Flags that do not begin with "-" are the name of a file.
     """
     is_file = flags.strip() and not flags.strip().startswith("-")
-    if is_file or not version.startswith("0.10."):
+    if is_file or not version.startswith(KNOWN):
         return flags
     ours = (f"{name}={value}" for name, value in FAST.items() if name not in flags)
     return " ".join([flags, *ours]).strip()

@@ -20,6 +20,7 @@ from sebulba.host_environments.environment import (
     NextStepReset,
 )
 
+OPENGL = "which needs OpenGL: apt-get install libegl1 libopengl0"  # after 1.2.5
 ATARI_FPS = 60  # emulator frames per second
 
 
@@ -76,9 +77,8 @@ def make_spec(name: str) -> Any:
             )
         spec = envpool.make_spec(name)
     except ImportError as error:  # no EnvPool, or not what this simulator needs
-        raise UserError(
-            f"{name} needs EnvPool ({imports.install('envpool')}): {error}"
-        ) from error
+        way = OPENGL if ".so" in str(error) else imports.install("envpool")
+        raise UserError(f"{name} needs EnvPool ({way}): {error}") from error
     if spec.config.max_num_players > 1:
         raise UserError(f"{name} has several players; only one player is supported")
     return spec

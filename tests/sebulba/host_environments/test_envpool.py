@@ -1,6 +1,7 @@
 """EnvPool's simulators behind the protocol: FIRST, LAST and discounts at every position."""
 
 import dm_env
+import envpool
 import jax
 import numpy as np
 import pytest
@@ -177,6 +178,22 @@ def test_bad_input_is_one_line(call, line):
     with pytest.raises(UserError, match=line) as error:
         call()
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("missing", "way"),
+    [
+        ("libEGL.so.1: cannot open shared object file", "apt-get install libegl1 "),
+        ("No module named 'envpool_assets'", "pip install 'envpool"),
+    ],
+)
+def test_what_envpool_lacks_is_named_with_a_way_out(monkeypatch, missing, way):
+    def import_fails():
+        raise ImportError(missing)
+
+    monkeypatch.setattr(envpool, "list_all_envs", import_fails)
+    with pytest.raises(UserError, match=f"Pong-v5 needs EnvPool .*{way}.*{missing}"):
+        make("Pong-v5")
 
 
 @pytest.mark.parametrize(
