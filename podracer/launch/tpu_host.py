@@ -10,8 +10,9 @@ KEY = "/usr/share/keyrings/cloud.google.asc"
 
 def installing(requirement: str) -> str:
     """Installs uv, which brings a Python, then JAX for TPUs and `requirement`: podracer."""
+    opengl = f"{_apt('libegl1 libopengl0')} && " if "envpool" in requirement else ""
     return (
-        "python3 -m pip install --quiet --user uv"
+        f"{opengl}python3 -m pip install --quiet --user uv"
         f" && ~/.local/bin/uv venv --quiet --python 3.12 {ENVIRONMENT}"
         f" && ~/.local/bin/uv pip install --quiet --python {ENVIRONMENT}/bin/python"
         f' "jax[tpu]" {shlex.quote(requirement)}'
@@ -25,8 +26,7 @@ def mounting(bucket: str, name: str) -> str:
     return (
         f"curl -fsS {PACKAGES}/doc/apt-key.gpg | sudo tee {KEY} > /dev/null"
         f' && echo "{source}" | sudo tee /etc/apt/sources.list.d/gcsfuse.list'
-        " && sudo apt-get update -qq"
-        " && sudo apt-get install -qq -o DPkg::Lock::Timeout=300 gcsfuse"
+        f" && {_apt('gcsfuse')}"
         f" && mkdir -p {folder} && gcsfuse --implicit-dirs --rename-dir-limit=100000"
         f" --metadata-cache-ttl-secs=0 {bucket} {folder}"
     )
@@ -43,3 +43,9 @@ def running(name: str, text: str, hosts: bool) -> str:
         f" && export PATH={ENVIRONMENT}/bin:$PATH{detect} && set -o pipefail"
         f" && {{ {text}; }} 2>&1 | tee -a log-$HOSTNAME.txt"
     )
+
+
+def _apt(packages: str) -> str:
+    """Installs packages of the system."""
+    wait = "-o DPkg::Lock::Timeout=300"  # the host may still be setting itself up
+    return f"sudo apt-get update -qq && sudo apt-get install -qq {wait} {packages}"

@@ -113,6 +113,14 @@ def test_only_a_checkout_can_be_sent(tmp_path, monkeypatch):
         tpu._wheel(".")
 
 
+@pytest.mark.parametrize(("extras", "first"), [("[envpool]", "sudo"), ("", "python3")])
+def test_a_host_gets_the_opengl_that_envpool_needs(extras, first):
+    commands = tpu_host.installing(f"./podracer.whl{extras}").split(" && ")
+    assert commands[0].split()[0] == first
+    assert any("libegl1" in command for command in commands) == bool(extras)
+    assert f"./podracer.whl{extras}" in commands[-1]
+
+
 def test_a_host_keeps_what_a_command_says_and_its_exit_code(tmp_path):
     done = subprocess.run(
         [
