@@ -6,6 +6,7 @@ import socket
 import sys
 import time
 
+import jax
 import numpy as np
 
 from podracer.parallel import hosts
@@ -31,6 +32,7 @@ def as_host(
         sys.exit(1)  # for an error before the watch: its hook does not return
     finally:
         atexit._run_exitfuncs()
+        jax.distributed.shutdown()  # JAX's own, which a server of forks forgets since 3.13
 
 
 def start(folder, function, each, heartbeat=20, **environment):
