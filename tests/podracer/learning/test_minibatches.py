@@ -63,17 +63,13 @@ def check_even(counts):
 
 
 def test_each_epoch_has_an_order_of_its_own():
-    size, config, key = (
-        6,
-        minibatches.Config(epochs=3, minibatches=6),
-        jax.random.key(0),
-    )
+    size, key = 6, jax.random.key(0)
+    config = minibatches.Config(epochs=3, minibatches=size)
 
     def step(state, rows, memory):
         params, (seen, count) = state
-        return (params, (seen.at[count].set(rows[0, 0]), count + 1)), {
-            "x": jnp.zeros(())
-        }
+        seen = seen.at[count].set(rows[0, 0])
+        return (params, (seen, count + 1)), {"unused": jnp.zeros(())}
 
     state = {"a": jnp.zeros(())}, (jnp.zeros(3 * size, jnp.int32), 0)
     batch = jnp.arange(size)[None]
