@@ -68,7 +68,7 @@ lint: .venv/ready  ## format, style, and the types of the public contract
 docs: .venv-docs/ready  ## the documentation as a site: site/index.html
 	@.venv-docs/bin/mkdocs build --strict
 
-release:  ## before a release: the repository's address is set everywhere; the slow tests, the newest releases
+release:  ## before a release: the repository's address is set everywhere; test-slow, test-newest
 	@! git grep --line-number --only-matching YOUR_ACCOUNT/podracer pyproject.toml colab || \
 	  { echo 'put the address of the repository there: see CONTRIBUTING.md'; exit 1; }
 	@$(MAKE) test-slow test-newest
@@ -84,16 +84,15 @@ clean:  ## remove the environments, caches and site, keep the runs
 .venv-tpu/ready: requirements/tpu.txt
 .venv-docs/ready: requirements/docs.txt
 .venv-docs/ready: podracer =  # its tools read our files and import nothing
+# pip knows groups since 25.1.
+.venv-newest/ready: packages = --upgrade pip
+.venv-newest/ready: podracer = $*/bin/pip install --quiet --only-binary :all: --group dev --editable .
+packages = --requirement $(filter %.txt,$^)
 podracer = $*/bin/pip install --quiet --no-deps --no-build-isolation --editable .
-.venv-newest/ready: pyproject.toml
-	$(PYTHON) -m venv $(@D)
-	$(@D)/bin/pip install --quiet --upgrade pip
-	$(@D)/bin/pip install --quiet --only-binary :all: --group dev --editable .
-	@touch $@
 %/ready: pyproject.toml
 	$(if $(call usable,$(PYTHON)),,$(error podracer needs Python 3.11 or newer with venv \
 	  (test-oldest: 3.13 at most); name one: make $(MAKECMDGOALS) PYTHON=/path/to/python3))
 	$(PYTHON) -m venv $*
-	$*/bin/pip install --quiet --only-binary :all: --requirement $(filter %.txt,$^)
+	$*/bin/pip install --quiet --only-binary :all: $(packages)
 	$(podracer)
 	@touch $@

@@ -193,9 +193,8 @@ def make_online_step(agent: Agent, environment, unroll_length: int) -> Callable:
             actors, trajectory, predictions = unroll(
                 constant, environment, unroll_length, state.actors, act_key
             )
-            keys = parallel.fold_each(
-                act_key, actors.index
-            )  # of an action that nobody takes
+            # of an action that nobody takes
+            keys = parallel.fold_each(act_key, actors.index)
             last = act(keys, actors.actor_state, actors.timestep)[-1]
             rest = actors, tally.given(trajectory.timesteps)
             return trajectory, with_last(predictions, last), rest

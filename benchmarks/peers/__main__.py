@@ -95,25 +95,26 @@ class Config:
 def installed(
     entrants: list[contest.Entrant], record: dict, platform: str
 ) -> list[contest.Entrant]:
-    """Those whose environments exist now; says in the record why others do not."""
-    found = []
-    for entrant in entrants:
-        if entrant.peer and platform != contest.CPU:
-            if environments.is_here(entrant.peer):
-                found.append(entrant)
-            else:
-                record["left_out"][entrant.name] = "not installed where podracer is"
-            continue
-        try:
-            if entrant.peer and not environments.is_available(entrant.peer):
-                record["left_out"][entrant.name] = "not installed"
-                continue
-            if entrant.peer:
-                environments.python_of(entrant.peer)
-            found.append(entrant)
-        except (RuntimeError, OSError) as error:
-            record["left_out"][entrant.name] = f"cannot be installed: {error}"
-    return found
+    """Those that can be measured now; says in the record why others cannot."""
+    reasons = {entrant.name: missing(entrant.peer, platform) for entrant in entrants}
+    record["left_out"] |= {name: reason for name, reason in reasons.items() if reason}
+    return [entrant for entrant in entrants if not reasons[entrant.name]]
+
+
+def missing(peer: str | None, platform: str) -> str:
+    """Why a peer cannot be measured; nothing if it can, installed now if need be."""
+    if peer is None:
+        return ""
+    if platform != contest.CPU:
+        here = environments.is_here(peer)
+        return "" if here else "not installed where podracer is"
+    try:
+        if not environments.is_available(peer):
+            return "not installed"
+        environments.python_of(peer)
+    except (RuntimeError, OSError) as error:
+        return f"cannot be installed: {error}"
+    return ""
 
 
 def measure_floor(record: dict, config: Config) -> None:
@@ -124,7 +125,10 @@ def measure_floor(record: dict, config: Config) -> None:
     result = contest.run(command, cores, config.timeout, config.platform)
     if "failure" in result:
         last = result["failure"].strip().splitlines()[-1]
-        raise UserError(f"plain JAX does not run on {config.platform}: {last}")
+        raise UserError(
+            f"platform is {config.platform!r}, and plain JAX fails on it: {last}; "
+            f"JAX_PLATFORMS={config.platform} python benchmarks/peers/floor.py shows more"
+        )
     if config.platform != contest.CPU:
         record["accelerator"] = result["kind"]
     for name, speed in result["steps_per_second"].items():

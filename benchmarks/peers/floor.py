@@ -189,8 +189,12 @@ def main(seconds: float, *sizes: float) -> None:
         for name, task in TASKS.items()
         if rates[task.units]
     }
-    result = {"steps_per_second": speeds, "devices": jax.device_count(), "rates": rates}
-    result["kind"] = jax.devices()[0].device_kind
+    result = {
+        "steps_per_second": speeds,
+        "devices": jax.device_count(),
+        "kind": jax.devices()[0].device_kind,
+        "rates": rates,
+    }
     print(json.dumps(result))
 
 

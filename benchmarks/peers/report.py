@@ -120,8 +120,7 @@ def table(record: dict) -> Iterator[str]:
             spread = map(human, (median(row), min(speeds), max(speeds)))
             ratio = "" if math.isnan(peer) else f"{median(row) / peer:.2f}"
             cells = work, row["entrant"], str(row["cores"]), *spread, ratio
-            floor = over_floor(record, row)
-            yield f"| {' | '.join(cells)} | {'' if math.isnan(floor) else f'{floor:.3g}'} |"
+            yield f"| {' | '.join(cells)} | {over_floor(record, row):.3g} |"
     yield ""
     floors = ", ".join(
         f"{name} {human(statistics.median(found))}"

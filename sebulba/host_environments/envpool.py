@@ -77,7 +77,7 @@ def make_spec(name: str) -> Any:
             )
         spec = envpool.make_spec(name)
     except ImportError as error:  # no EnvPool, or not what this simulator needs
-        way = OPENGL if ".so" in str(error) else imports.install("envpool")
+        way = OPENGL if "GL.so" in str(error) else imports.install("envpool")
         raise UserError(f"{name} needs EnvPool ({way}): {error}") from error
     if spec.config.max_num_players > 1:
         raise UserError(f"{name} has several players; only one player is supported")

@@ -73,6 +73,16 @@ def test_a_peer_that_is_not_installed_is_left_out_on_a_gpu(monkeypatch):
     assert record["left_out"]["rejax 0.1.3"] == "not installed where podracer is"
 
 
+def test_a_platform_that_jax_lacks_is_one_line(monkeypatch):
+    monkeypatch.setattr(contest, "run", lambda *_: {"failure": "no\nAssertionError\n"})
+    line = (
+        "platform is 'cuda', .*: AssertionError; JAX_PLATFORMS=cuda python .*floor.py"
+    )
+    with pytest.raises(UserError, match=line) as error:
+        peers.measure_floor({}, peers.Config(platform="cuda"))
+    assert "\n" not in str(error.value)
+
+
 def test_a_process_on_a_gpu_sees_the_first_that_is_allowed(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     names = "JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES", "JAX_NUM_CPU_DEVICES"
