@@ -36,7 +36,7 @@ def check(path, tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--config-file", ROOT / "pyproject.toml", path],
         cwd=tmp_path,
-        env=os.environ | {"MYPYPATH": str(ROOT), "MYPY_CACHE_DIR": str(tmp_path)},
+        env=os.environ | {"MYPYPATH": str(ROOT), "MYPY_CACHE_DIR": str(ROOT / ".mypy_cache")},
         capture_output=True,
         text=True,
         timeout=280,
