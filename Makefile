@@ -9,10 +9,12 @@ before = (4,)
 .venv-oldest/ready: before = (3, 14)  # where the wheels of those versions end
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# uv leaves bytecode to the first process that imports a module, which must write it.
+unexport PYTHONDONTWRITEBYTECODE
 
-# Three processes, a file of tests in one: most of their time is compilation, on one core,
-# and a third of it is waiting for other processes. In the order of `testpaths`, the longest
-# files first.
+# Three processes, a file of tests in one: most of their time is compilation, on one core, and
+# some of it is waiting for other processes; four take as long. In the order of `testpaths`,
+# the longest files first.
 TOGETHER = --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # What `make check` runs: two minutes on two cores.

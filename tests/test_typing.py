@@ -32,7 +32,10 @@ MISTAKES = [
 
 
 def check(path, tmp_path):
-    """mypy's findings in one file of a user, who has these packages installed."""
+    """mypy's findings in one file of a user, who has these packages installed.
+
+    It shares the cache of `make lint`: to read JAX's annotations takes half a minute.
+    """
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--config-file", ROOT / "pyproject.toml", path],
         cwd=tmp_path,
@@ -51,7 +54,7 @@ def test_the_packages_say_that_they_are_typed():
         assert (ROOT / package / "py.typed").is_file()
 
 
-@pytest.mark.timeout(600)  # it reads JAX's annotations first
+@pytest.mark.timeout(600)  # without a cache
 def test_a_type_checker_finds_what_breaks_the_contract(tmp_path):
     pytest.importorskip("mypy")
     text = (ROOT / "tests" / "typed_contract.py").read_text()
