@@ -36,10 +36,11 @@ def check(path, tmp_path):
 
     It shares the cache of `make lint`: to read JAX's annotations takes half a minute.
     """
+    shared = {"MYPYPATH": str(ROOT), "MYPY_CACHE_DIR": str(ROOT / ".mypy_cache")}
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--config-file", ROOT / "pyproject.toml", path],
         cwd=tmp_path,
-        env=os.environ | {"MYPYPATH": str(ROOT), "MYPY_CACHE_DIR": str(ROOT / ".mypy_cache")},
+        env=os.environ | shared,
         capture_output=True,
         text=True,
         timeout=280,
