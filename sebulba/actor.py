@@ -15,6 +15,7 @@ import numpy as np
 from podracer import parallel
 from podracer.agent import Agent, Key, Trajectory, with_last
 from podracer.metrics import episodes
+from sebulba.host_environments import checking
 from sebulba.transport import Closed, Handed, ParameterServer, TrajectoryQueue
 
 LAYOUT = Trajectory(parallel.SEQUENCE, parallel.SEQUENCE, parallel.BATCH)
@@ -150,6 +151,7 @@ class Actor(threading.Thread):
     ):
         super().__init__(name=name, daemon=True)  # a hanging simulator blocks no exit
         self._environment, self._device = environment, device
+        self._check = checking.timestep_checker(environment)
         self._programs, self._unroll_length, self._key = programs, unroll_length, key
         self._server, self._queue = server, queue
         self._now: tuple[Before, Unroll] | None = None  # set by `begin`
@@ -158,6 +160,7 @@ class Actor(threading.Thread):
     def begin(self) -> None:
         """Starts new episodes and an empty unroll; its randomness depends on the version."""
         timestep = self._environment.reset()
+        self._check(timestep)
         params, version = self._server.latest(self._device)
         key = jax.device_put(jax.random.fold_in(self._key, version), self._device)
         self._now = self._programs.start(params, key, timestep)
@@ -215,6 +218,7 @@ class Actor(threading.Thread):
             params, version = self._server.latest(self._device)
             unroll, action = self._programs.step(params, keys, unroll, timestep)
             timestep = self._environment.step(np.asarray(action))
+            self._check(timestep)
             self._queue.stepped()
             versions.append(version)
         return unroll, timestep, np.array(versions)

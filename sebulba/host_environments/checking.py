@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import dm_env
 import numpy as np
 
 from podracer.errors import UserError
@@ -87,6 +88,26 @@ def checker(
         yield from _of_reward(reward, batch)
 
     return _sampled(name, complaints, REMEDY)
+
+
+def timestep_checker(environment: Any) -> Callable[[Any], None]:
+    """(timestep) -> None, called each step. Raises UserError for one that breaks the protocol.
+
+    For environments of any origin. Bounds of observations are not compared, and values that
+    are not finite stop a run at its next report.
+
+    Args:
+      environment: a `HostEnvironment`.
+    """
+    declared = of_spec(environment.observation_spec())
+    batch = (environment.batch_size,)
+
+    def complaints(timestep: Any) -> Iterator[str]:
+        yield from _of_timestep(timestep, batch)
+        yield from _complaints(declared, timestep.observation, batch, False)
+
+    name = type(environment).__name__
+    return _sampled(name, complaints, "correct the environment, see HostEnvironment")
 
 
 def action_checker(
@@ -172,6 +193,28 @@ def _of_bounds(field: str, value: np.ndarray, low: Any, high: Any) -> Iterator[s
     where = f"{field}{list(index) if index else ''}"
     least, most = (np.broadcast_to(x, value.shape)[index] for x in (low, high))
     yield f"{where} is {value[index]:g}, outside the declared {least:g} to {most:g}"
+
+
+def _of_timestep(timestep: Any, batch: tuple[int, ...]) -> Iterator[str]:
+    """What is wrong with a batch of timesteps besides the observation."""
+    if not isinstance(timestep, dm_env.TimeStep):
+        yield f"a timestep is {shown(timestep)}; it must be a dm_env.TimeStep"
+    for field in ("step_type", "reward", "discount"):
+        value = getattr(timestep, field)
+        if not hasattr(value, "shape") or value.dtype.kind not in KINDS:
+            yield f"{field} is {shown(value)}; it must be an array of numbers"
+        elif value.shape != batch:
+            yield f"{field} has shape {value.shape}; it must have {batch}"
+    step_type, reward, discount, _ = timestep
+    first = step_type == dm_env.StepType.FIRST
+    for field, rule, right in (
+        ("step_type", "0 (FIRST), 1 (MID) or 2 (LAST)", np.isin(step_type, (0, 1, 2))),
+        ("discount", "from 0 to 1", (0 <= discount) & (discount <= 1)),
+        ("reward", "0 at FIRST", ~first | (reward == 0)),
+        ("discount", "1 at FIRST", ~first | (discount == 1)),
+    ):
+        if not right.all():
+            yield f"{field} is {getattr(timestep, field)[~right][0]}; it must be {rule}"
 
 
 def _of_reward(reward: Any, batch: tuple[int, ...]) -> Iterator[str]:

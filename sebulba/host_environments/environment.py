@@ -13,7 +13,8 @@ class HostEnvironment(Protocol):
     Timesteps are dm_env's, with a leading axis B: step_type int32, reward float32 (0 at
     FIRST), discount float32 (1 at FIRST; at LAST 0 for a termination, 1 for a truncation),
     observation a pytree. After LAST an environment ignores its action and returns FIRST of
-    a new episode. Arrays that were returned are not written again.
+    a new episode. Arrays that were returned are not written again. Training checks the
+    first timesteps and each 1,000th.
 
     Two optional methods make a lock-step run resume bit for bit: `snapshot()`, a pytree of
     arrays (none of 64 bits) that are not written again, and `restore(snapshot)`, called

@@ -307,6 +307,17 @@ def test_an_environment_that_raises_ends_the_run_with_its_traceback():
     assert not actor_threads() and all(e.closed for e in made)
 
 
+@pytest.mark.parametrize("step", [0, 7])
+def test_an_environment_that_breaks_the_protocol_ends_the_run(step):
+    class Liar(HostCounter):
+        def _timestep(self, step_type):
+            told = super()._timestep(step_type)
+            return told._replace(discount=told.discount - 2 * (self._steps == step))
+
+    with pytest.raises(UserError, match=r"^Liar: discount is -[12]\.0; it must be"):
+        last(train(environment=Liar, devices=2))
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 def test_what_an_environment_raises_is_never_taken_for_the_user(error):
     def environment():

@@ -1,5 +1,6 @@
 """What an environment returns against what it declares."""
 
+import dm_env
 import numpy as np
 import pytest
 from dm_env import specs
@@ -7,6 +8,7 @@ from gymnasium import spaces
 
 from podracer.errors import UserError
 from sebulba.host_environments import checking
+from tests.environments import HostCounter
 
 IMAGE = spaces.Box(0, 255, (2, 2), np.uint8)
 PLACE = spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -158,3 +160,94 @@ def test_actions_of_the_agent(spec, action, line):
 def test_continuous_actions_may_be_out_of_bounds():
     spec = specs.BoundedArray((1,), np.float32, -1, 1)
     checking.action_checker("tried", spec, (2,))(np.float32([[5.0], [-5.0]]))
+
+
+def with_fields(**fields):
+    return lambda told: told._replace(**fields)
+
+
+@pytest.mark.parametrize(
+    ("lie", "line"),
+    [
+        (tuple, "a timestep is (array(["),
+        (
+            lambda _: dm_env.restart(0.0),
+            "step_type is <StepType.FIRST: 0>; it must be an",
+        ),
+        (with_fields(reward=None), "reward is None; it must be an array of numbers"),
+        (
+            with_fields(discount=[1.0] * 4),
+            "discount is [1.0, 1.0, 1.0, 1.0]; it must be an",
+        ),
+        (
+            with_fields(reward=np.array(["0"] * 4)),
+            "reward is array(['0', '0', '0', '0']",
+        ),
+        (
+            with_fields(reward=np.zeros((4, 1))),
+            "reward has shape (4, 1); it must have (4,)",
+        ),
+        (
+            with_fields(discount=np.ones(2)),
+            "discount has shape (2,); it must have (4,)",
+        ),
+        (
+            with_fields(step_type=np.int32([0, 1, 3, 1])),
+            "step_type is 3; it must be 0 (F",
+        ),
+        (
+            with_fields(step_type=np.int32([0, -1, 1, 1])),
+            "step_type is -1; it must be 0 (F",
+        ),
+        (
+            with_fields(discount=np.float32([1, 1, 1, 2])),
+            "discount is 2.0; it must be from 0",
+        ),
+        (
+            with_fields(discount=np.float32([1, -1, 1, 1])),
+            "discount is -1.0; it must be from",
+        ),
+        (
+            with_fields(discount=np.float32([1, 1, 1, np.nan])),
+            "discount is nan; it must be",
+        ),
+        (
+            lambda told: told._replace(
+                step_type=np.zeros(4, np.int32), reward=np.float32([0, 0, 3, 0])
+            ),
+            "reward is 3.0; it must be 0 at FIRST",
+        ),
+        (
+            lambda told: told._replace(
+                step_type=np.int32([1, 1, 1, 0]),
+                reward=np.zeros(4),
+                discount=np.zeros(4),
+            ),
+            "discount is 0.0; it must be 1 at FIRST",
+        ),
+        (
+            with_fields(observation=np.zeros((4, 2))),
+            "observation has shape (2,); declared is",
+        ),
+    ],
+)
+def test_timesteps_of_any_environment_keep_to_the_protocol(lie, line):
+    environment = HostCounter()
+    with pytest.raises(UserError) as error:
+        checking.timestep_checker(environment)(lie(environment.reset()))
+    assert str(error.value).startswith(f"HostCounter: {line}")
+    assert str(error.value).endswith("; correct the environment, see HostEnvironment")
+
+
+def test_right_timesteps_pass_whatever_their_precision():
+    environment = HostCounter()
+    check = checking.timestep_checker(environment)
+    told = environment.reset()
+    for _ in range(20):
+        check(told)
+        check(
+            told._replace(
+                reward=told.reward.astype(float), step_type=told.step_type + 0
+            )
+        )
+        told = environment.step(np.zeros(4, np.int32))
