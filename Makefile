@@ -9,7 +9,7 @@ before = (4,)
 .venv-oldest/ready: before = (3, 14)  # where the wheels of those versions end
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
-# uv leaves bytecode to the first process that imports a module, which must write it.
+# uv does not compile modules: the first process that imports one stores its bytecode.
 unexport PYTHONDONTWRITEBYTECODE
 
 # Three processes, a file of tests in one: most of their time is compilation, on one core, and
@@ -91,7 +91,8 @@ clean:  ## remove the environments, caches and site, keep the runs
 .venv-newest/ready: podracer = --only-binary :all: --group dev --editable .
 packages = --only-binary :all: --requirement $(filter %.txt,$^)
 podracer = --no-deps --no-build-isolation --editable .
-# uv takes seconds where pip takes minutes; pip is for indexes that it alone is configured for.
+# uv takes seconds where pip takes minutes. It ignores pip's configuration: where it fails, pip
+# installs.
 install = $*/bin/uv pip install --quiet --python $* $(1) || $*/bin/pip install --quiet $(1)
 %/ready: pyproject.toml
 	$(if $(call usable,$(PYTHON)),,$(error podracer needs Python 3.11 or newer with venv \

@@ -93,8 +93,8 @@ def checker(
 def timestep_checker(environment: Any) -> Callable[[Any], None]:
     """(timestep) -> None, called each step. Raises UserError for one that breaks the protocol.
 
-    For environments of any origin. Bounds of observations are not compared, and values that
-    are not finite stop a run at its next report.
+    For environments of any origin. Their observations' bounds are not compared here, and a
+    reward or an observation that is not finite stops the run at its next report.
 
     Args:
       environment: a `HostEnvironment`.

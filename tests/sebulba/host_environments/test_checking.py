@@ -247,7 +247,8 @@ def test_right_timesteps_pass_whatever_their_precision():
         check(told)
         check(
             told._replace(
-                reward=told.reward.astype(float), step_type=told.step_type + 0
+                reward=told.reward.astype(float),
+                step_type=told.step_type.astype(np.int64),
             )
         )
         told = environment.step(np.zeros(4, np.int32))
