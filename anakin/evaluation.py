@@ -85,7 +85,7 @@ def film(
     Raises:
       ValueError: the environment has no `render`, or a number is impossible.
     """
-    check_play(episodes, max_steps, seed)
+    filming.check(episodes, max_steps, seed)
     drawing = unwrapped(environment)
     if not hasattr(drawing, "render"):
         raise ValueError(f"{type(drawing).__name__} has no pictures (render(state))")

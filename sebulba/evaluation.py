@@ -93,7 +93,7 @@ def film(
       ValueError: the environment neither renders nor observes pictures, or a number is
         impossible.
     """
-    check_play(episodes, max_steps, seed)
+    filming.check(episodes, max_steps, seed)
     act, key = jax.jit(filming.actor_step_of(agent, greedy)), jax.random.key(seed)
 
     def draw(actor_state, timestep):

@@ -8,7 +8,9 @@ import jax
 import numpy as np
 
 from podracer.agent import Agent
+from podracer.errors import check_play, check_range
 
+MOST_STEPS = 30_000  # all pictures are in memory until the film is written
 FPS = 10.0  # frames per second of an environment that has no `render_fps`
 
 
@@ -24,6 +26,12 @@ class Film(NamedTuple):
 
     frames: list[Frame]
     fps: float  # frames per second at which a person can follow
+
+
+def check(episodes: int, max_steps: int, seed: int) -> None:
+    """Raises UserError unless these episodes can be filmed with this seed."""
+    check_range("max_steps", max_steps, 1, MOST_STEPS)
+    check_play(episodes, max_steps, seed)
 
 
 def actor_step_of(agent: Agent, greedy: bool) -> Callable:

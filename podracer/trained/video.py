@@ -11,8 +11,9 @@ import numpy as np
 import tyro
 
 from podracer import files, imports
-from podracer.errors import UserError, check_play, check_range
+from podracer.errors import UserError, check_range
 from podracer.metrics import human
+from podracer.trained import filming
 from podracer.trained.filming import Film
 
 SMALLEST = 320  # pixels of a video's longer side: smaller pictures are enlarged
@@ -44,7 +45,7 @@ class Config:
     """random seed of the environment and of sampled actions"""
 
     def __post_init__(self):
-        check_play(self.episodes, self.max_steps, self.seed)
+        filming.check(self.episodes, self.max_steps, self.seed)
         if self.fps is not None:
             check_range("fps", self.fps, 0.1, 100.0)
         if self.out.suffix not in WRITERS:

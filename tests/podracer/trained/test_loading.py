@@ -228,6 +228,13 @@ def test_a_script_cannot_play_with_impossible_numbers(play, options, line):
         getattr(sebulba, play)(*counting_agent(), HostCounter(1), **options)
 
 
+@pytest.mark.parametrize("film", [anakin.film, sebulba.film, video.Config])
+def test_a_film_fits_in_memory(film):
+    play = () if film is video.Config else (*counting_agent(), None)
+    with pytest.raises(UserError, match="^max_steps is 30001; .* from 1 to 30000$"):
+        film(*play, max_steps=30_001)
+
+
 def test_the_summary_counts_what_was_played(tmp_path):
     """Not what was asked for: an environment whose episode is cut off plays no other."""
     played = evaluation.Evaluation(np.ones(1), np.ones(1, int), np.zeros(1, bool))
