@@ -195,7 +195,7 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
         padding = jnp.sum(batch.mask, axis=1) == 0
         wanted = each * jnp.arange(1, count // each + 1)
         enough = wanted <= count - jnp.sum(padding)
-        enough = (average(enough.astype(jnp.float32)) == 1.0).at[0].set(True)
+        enough = average.all(enough).at[0].set(True)
 
         def step(carry, index):
             params, opt_state, _ = carry
@@ -242,8 +242,7 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
             memory, trajectory, trajectory.actor_state[0]
         )
         # All cores learn or none does: an average that some cores skip is a deadlock.
-        is_full = (memory.count == capacity()).astype(jnp.float32)
-        all_full = average(is_full) == 1.0
+        all_full = average.all(memory.count == capacity())
         shared = jax.lax.cond(
             all_full,
             lambda shared: train(key, shared, whole_episodes.episodes(memory)),

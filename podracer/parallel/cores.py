@@ -63,21 +63,29 @@ class Average(NamedTuple):
         return _planned.get() or size
 
     def __call__(self, tree: Any) -> Any:
-        """The mean of every leaf; small ones in one collective, which a CPU waits for."""
+        """The mean of every leaf."""
+        return self._together(jax.lax.pmean, tree)
+
+    def total(self, tree: Any) -> Any:
+        """The sum of every leaf over the cores."""
+        return self._together(jax.lax.psum, tree)
+
+    def all(self, flags: jax.Array) -> jax.Array:
+        """Whether flags are true on every core, bool as `flags`."""
+        # Not by their mean: that of ones is not 1 on every number of cores.
+        return self._together(jax.lax.pmin, flags.astype(jnp.int32)) == 1
+
+    def _together(self, collective: Callable, tree: Any) -> Any:
+        """Small leaves in one collective, which a CPU waits for; each of the others alone."""
         if self.cores == 1:
             return tree
         leaves, structure = jax.tree.flatten(tree)
         flat, unravel = ravel_pytree([x for x in leaves if x.size < LARGE])
-        small = iter(unravel(jax.lax.pmean(flat, self.axis)))
-        means = [
-            next(small) if x.size < LARGE else jax.lax.pmean(x, self.axis)
-            for x in leaves
+        small = iter(unravel(collective(flat, self.axis)))
+        results = [
+            next(small) if x.size < LARGE else collective(x, self.axis) for x in leaves
         ]
-        return structure.unflatten(means)
-
-    def total(self, tree: Any) -> Any:
-        """The sum of every leaf over the cores, in one collective."""
-        return jax.tree.map(lambda x: x * self.cores, self(tree))
+        return structure.unflatten(results)
 
     def first(self, tree: Any) -> Any:
         """The least of every leaf over the cores: a uint32 from 1, or 0 for none."""

@@ -1,5 +1,8 @@
 """Cores: what is shared, split and local, and gradients that do not grow with cores."""
 
+import os
+import subprocess
+import sys
 import types
 
 import jax
@@ -36,6 +39,40 @@ def test_average_and_total_of_a_tree():
     mesh = parallel.make_mesh(4)
     mean, total = parallel.over_cores(both, mesh, (BATCH,), SHARED)(jnp.arange(4.0))
     assert (mean["a"], mean["b"][0], total["a"], total["b"][0]) == (1.5, 3.0, 6.0, 12.0)
+
+
+def test_all_is_true_if_every_core_says_so():
+    mesh = parallel.make_mesh(4)
+    every = parallel.over_cores(parallel.AVERAGE.all, mesh, (BATCH,), SHARED)
+    flags = np.array([[True, False, True, True], [True] * 4, [False] * 4]).T
+    np.testing.assert_array_equal(every(flags), [[False, True, False]])
+    np.testing.assert_array_equal(parallel.AVERAGE.all(jnp.arange(3) > 0), [0, 1, 1])
+
+
+ON_41_CORES = """
+from podracer import parallel
+parallel.use_cpu_cores(41)
+import jax.numpy as jnp
+
+def both(x):
+    return parallel.AVERAGE.total(x), parallel.AVERAGE.all(x > 0)
+
+mesh = parallel.make_mesh(41)
+program = parallel.over_cores(both, mesh, (parallel.BATCH,), parallel.SHARED)
+print(*map(jnp.ravel, program(jnp.full(41, 8.0))))
+"""
+
+
+def test_totals_are_exact_where_means_are_not():
+    """The mean of 41 ones is 0.99999994: XLA multiplies by 1 / 41."""
+    said = subprocess.run(
+        [sys.executable, "-c", ON_41_CORES],
+        env=os.environ | {"XLA_FLAGS": ""},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert said.stdout == "[328.] [ True]\n", said.stderr
 
 
 @pytest.mark.parametrize(
