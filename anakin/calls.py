@@ -34,7 +34,7 @@ def make_call(step: Callable, average: Average = parallel.AVERAGE) -> Callable:
 
         with jax.named_scope("updates"):  # by which `podracer.plan` finds this loop
             state = jax.lax.fori_loop(jnp.uint32(0), updates, body, state)
-        metrics = average(tally.means(state.tally))
+        metrics = average(state.tally.means)
         _, sums = episodes.collect(state.episodes)
         metrics |= episodes.means(average.total(sums))
         failures = average.first(state.tally.failures)
@@ -50,7 +50,7 @@ def restart(state: Any, report: jax.Array) -> Any:
     counted = state.episodes, state.tally
     counted = jax.tree.map(
         lambda nothing, so_far: jnp.where(report, nothing, so_far),
-        (running, tally.initial_state(state.tally.sums)),
+        (running, tally.initial_state(state.tally.means)),
         counted,
     )
     return state.counting(*counted)

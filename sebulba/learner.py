@@ -150,7 +150,7 @@ class Learner:
     def metrics(self) -> Metrics:
         """Means since the last call; FloatingPointError where one is not finite."""
         read, self.tally = self.programs.read(self.tally)
-        names = sorted(self.tally.sums)  # the order of a tree's leaves
+        names = sorted(self.tally.means)  # the order of a tree's leaves
         means, failures = (
             dict(zip(names, x, strict=True)) for x in parallel.on_host(read)
         )
@@ -171,7 +171,8 @@ class Learner:
             state, counted = carry
             learner, metrics = self._update(state, piece)
             state = State(learner, state.key, state.updates + 1)
-            counted = tally.add(counted, parallel.AVERAGE(metrics), state.updates)
+            metrics = parallel.AVERAGE(tally.as_floats(metrics))
+            counted = tally.add(counted, metrics, state.updates)
             return (state, counted), None
 
         stacked = jax.tree.map(lambda *x: jnp.stack(x), *self._pieces(trajectory))
@@ -180,9 +181,9 @@ class Learner:
 
     def _read_on_core(self, counted: tally.Tally):
         """Means and failures, two arrays so as to be two transfers; and an empty tally."""
-        trees = tally.means(counted), counted.failures
+        trees = counted.means, counted.failures
         read = [jnp.stack(jax.tree.leaves(tree)) for tree in trees]
-        return read, tally.initial_state(counted.sums)
+        return read, tally.initial_state(counted.means)
 
     def _pieces(self, part: Trajectory) -> list[Trajectory]:
         return parallel.split(part, TRAJECTORY, self.updates_per_trajectory)

@@ -21,9 +21,9 @@ CAUSES = {
 
 
 class Tally(NamedTuple):
-    """Sums over updates; their memory does not grow with the number of updates."""
+    """Means over updates; their memory does not grow with the number of updates."""
 
-    sums: Metrics
+    means: Metrics  # float32, whatever dtypes the agent's metrics have
     count: jax.Array  # uint32 []
     failures: (
         Metrics  # uint32 [] the first update, from 1, that was not finite; 0: none
@@ -33,7 +33,7 @@ class Tally(NamedTuple):
 def initial_state(metrics: Metrics) -> Tally:
     """An empty tally for metrics of these shapes (arrays or jax.ShapeDtypeStructs)."""
     return Tally(
-        jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics),
+        jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), metrics),
         jnp.uint32(0),
         jax.tree.map(lambda _: jnp.uint32(0), metrics),
     )
@@ -52,22 +52,25 @@ def given(timesteps: dm_env.TimeStep) -> Metrics:
     }
 
 
+def as_floats(metrics: Metrics) -> Metrics:
+    """Flags and counts too: sums and means of them would overflow or be rounded."""
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), metrics)
+
+
 def add(tally: Tally, metrics: Metrics, update: jax.Array) -> Tally:
     """Adds the metrics of an update; updates are counted from 1."""
+    metrics, count = as_floats(metrics), tally.count + 1
+    share = 1.0 / count.astype(jnp.float32)
 
     def failure(first, x):
         return jnp.where((first == 0) & ~jnp.isfinite(x), update, first)
 
     return Tally(
-        jax.tree.map(jnp.add, tally.sums, metrics),
-        tally.count + 1,
+        # A running mean: the rounding errors of a sum would grow with the updates.
+        jax.tree.map(lambda mean, x: mean + (x - mean) * share, tally.means, metrics),
+        count,
         jax.tree.map(failure, tally.failures, metrics),
     )
-
-
-def means(tally: Tally) -> Metrics:
-    """The mean of each metric over the updates added."""
-    return jax.tree.map(lambda x: x / tally.count, tally.sums)
 
 
 def stop_if_not_finite(failures: Metrics) -> None:

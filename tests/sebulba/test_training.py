@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from podracer import networks
+from podracer import networks, parallel
 from podracer.agent import ActorOutput, Agent, LearnerState
 from podracer.agents import impala
 from podracer.checkpoints.checkpoint import Checkpoints
@@ -136,6 +136,15 @@ def test_any_number_of_learners_computes_the_same():
 
 
 @pytest.mark.core
+def test_flags_of_an_agent_are_averaged_over_cores_and_updates():
+    def learner_step(key, state, trajectory):
+        return state, {"odd": jax.lax.axis_index(parallel.CORE) % 2 == 1}
+
+    agent = watcher()._replace(learner_step=learner_step)
+    _, row = last(train(agent, devices=3, split=(1, 2)))
+    assert row["odd"] == 0.5
+
+
 def test_lock_step_repeats_bit_for_bit():
     def bits():
         rows = [
@@ -365,6 +374,7 @@ def test_a_hanging_environment_does_not_hold_the_end_up(capsys, monkeypatch):
     )
     next(rows)
     time.sleep(0.5)
+    assert all(thread.may_hang for thread in actor_threads())
     started = time.perf_counter()
     rows.close()
     assert time.perf_counter() - started < 300

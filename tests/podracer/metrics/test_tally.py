@@ -1,0 +1,40 @@
+"""Means of metrics over updates, whatever their dtypes and their number."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from podracer.metrics import tally
+
+
+def mean_of(values, updates):
+    """The mean over updates 1 to `updates` of what `values(update)` gives."""
+
+    def body(update, counted):
+        return tally.add(counted, {"x": values(update)}, jnp.uint32(update))
+
+    empty = tally.initial_state({"x": jax.eval_shape(values, 1)})
+    run = jax.jit(lambda empty: jax.lax.fori_loop(1, updates + 1, body, empty))
+    return float(run(empty).means["x"])
+
+
+@pytest.mark.parametrize(
+    ("values", "mean"),
+    [
+        (lambda update: jnp.bool_(update % 4 > 0), 0.75),
+        (lambda update: jnp.int32(1_000_000 + update % 2), 1_000_000.5),
+        (lambda update: jnp.uint8(200), 200.0),
+        (lambda update: jnp.bfloat16(0.5), 0.5),
+    ],
+)
+def test_flags_and_counts_have_means(values, mean):
+    """In their own dtypes, 4,000 of them would overflow or be one flag."""
+    assert mean_of(values, 4_000) == pytest.approx(mean)
+
+
+def test_a_mean_does_not_drift_with_the_number_of_updates():
+    """A float32 sum of a million constants is off by a hundredth."""
+    assert mean_of(lambda update: jnp.float32(1000.1), 1_000_000) == np.float32(1000.1)
+    alternating = mean_of(lambda update: jnp.float32(1000 + update % 2), 1_000_000)
+    assert alternating == pytest.approx(1000.5, rel=1e-6)
