@@ -138,6 +138,8 @@ class Actor(threading.Thread):
     An exception closes the queue, and the learner raises it.
     """
 
+    may_hang = True  # in a simulator; `podracer.command.exits` then ends the process
+
     def __init__(
         self,
         name: str,
@@ -187,6 +189,7 @@ class Actor(threading.Thread):
         self._now = before, unroll
 
     def run(self) -> None:
+        self._queue.stepped()  # it has as long for its first step as for any other
         try:
             self._act()
         except Closed:

@@ -140,7 +140,8 @@ def train(
                 if due or ends:
                     row = report.row(learner) if due else None
                     counted = report.sums() if exact else ()
-                    yield learner.whole(snapshot, counted), row
+                    with queue.held():
+                        yield learner.whole(snapshot, counted), row
                     report.start_clock()  # the caller's time is not the run's
                 if ends:
                     break

@@ -3,10 +3,11 @@
 Only references are passed; arrays stay on their cores until the learner takes them.
 """
 
+import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -60,7 +61,8 @@ class TrajectoryQueue:
     in which they were begun, and an actor begins one only while at most `max_lag` others are
     on their way: none is older than that many updates.
 
-    The learner waits PATIENCE for a step of the environments, and `patience` seconds more.
+    The learner waits PATIENCE for a step of each actor's environments, and `patience` seconds
+    more; neither while the actor waits here, nor while the caller holds a report.
     """
 
     def __init__(
@@ -74,7 +76,10 @@ class TrajectoryQueue:
         self._closed: BaseException | None = None
         self._waited = dict.fromkeys(("learner", "actors"), 0.0)  # seconds
         self._waiting: dict[int, tuple[str, float]] = {}  # thread: who, since when
-        self._stepped = 0.0  # when an environment last did
+        self._held = 0.0  # seconds for which the caller has held reports
+        self._stepped: dict[
+            threading.Thread, float
+        ] = {}  # actors: last step, by `_now`
 
     def begin(self) -> int:
         """An actor begins a trajectory; returns its number. Waits as `max_lag` demands."""
@@ -98,6 +103,7 @@ class TrajectoryQueue:
         """Waits for the next trajectory to learn from, and returns it."""
         with self._change:
             self._wait("learner", lambda: self._next() is not None)
+            self._check_actors()
             item = self._next()
             self._ready.remove(item)
             self._change.notify_all()
@@ -105,7 +111,14 @@ class TrajectoryQueue:
 
     def stepped(self) -> None:
         """An actor's environments have taken a step: none hangs, however long a trajectory."""
-        self._stepped = time.perf_counter()
+        self._stepped[threading.current_thread()] = self._now()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """While the caller holds a report."""
+        since = time.perf_counter()
+        yield
+        self._held += time.perf_counter() - since
 
     def learned(self) -> None:
         """The trajectory last returned by `get` is learned, its parameters published."""
@@ -141,15 +154,32 @@ class TrajectoryQueue:
         thread, started = threading.get_ident(), time.perf_counter()
         self._waiting[thread] = who, started
         while not (self._closed or condition()):
-            left = self._patience + max(started, self._stepped) - time.perf_counter()
+            newest = max([started - self._held, *self._stepped.values()])
+            left = self._patience + newest - self._now()
             if who == "learner" and left <= 0:
                 break
             self._change.wait(left if who == "learner" else None)
         del self._waiting[thread]
         self._waited[who] += time.perf_counter() - started
+        if threading.current_thread() in self._stepped:
+            self.stepped()  # its time begins again
         if self._closed:
             raise self._closed
         if not condition():
             raise TimeoutError(
                 f"nothing moved for {self._patience:.0f} s: an environment or a core hangs"
             )
+
+    def _check_actors(self) -> None:
+        """Raises TimeoutError for one that hangs while others go on."""
+        for thread, since in [*self._stepped.items()]:
+            stands = thread.is_alive() and thread.ident not in self._waiting
+            if stands and self._now() - since > self._patience:
+                raise TimeoutError(
+                    f"{thread.name} has not moved for {self._patience:.0f} s: its "
+                    "environment or its core hangs"
+                )
+
+    def _now(self) -> float:
+        """Seconds, without those for which the caller has held reports."""
+        return time.perf_counter() - self._held

@@ -126,6 +126,53 @@ def test_neither_a_slow_caller_nor_a_long_trajectory_is_a_hang(monkeypatch):
     assert got == ["first", "second", "third"]
 
 
+def test_one_hanging_actor_among_others_is_noticed(monkeypatch):
+    """But not one that waits for space, or has ended; nor while the caller holds a report."""
+    seconds = [1000.0]
+    monkeypatch.setattr(transport.time, "perf_counter", lambda: seconds[0])
+    queue = TrajectoryQueue(capacity=1)
+    acted, ends, hangs = threading.Event(), threading.Event(), threading.Event()
+
+    def waiting():
+        queue.stepped()
+        queue.put(1, "second")
+        acted.set()
+        ends.wait(20)
+
+    def hanging():
+        queue.stepped()
+        acted.set()
+        hangs.wait(20)
+
+    def start(function, name):
+        thread = threading.Thread(target=function, name=name, daemon=True)
+        thread.start()
+        return thread
+
+    queue.put(0, "first")
+    other = start(waiting, "actor 2")
+    while not queue.waited()["actors"]:
+        time.sleep(0.01)
+        seconds[0] += 2 * transport.PATIENCE
+    actor = start(hanging, "actor 3")
+    assert acted.wait(20)
+    with queue.held():
+        seconds[0] += 10_000.0
+    acted.clear()
+    assert queue.get() == "first"
+    assert acted.wait(20)
+    assert queue.get() == "second"  # the other's time began again
+    ends.set()
+    other.join(20)
+    queue.put(2, "third")
+    seconds[0] += transport.PATIENCE + 1
+    with pytest.raises(TimeoutError, match="^actor 3 has not moved for 600 s: its env"):
+        queue.get()
+    hangs.set()
+    actor.join(20)
+    assert queue.get() == "third"
+
+
 def test_parameters_are_copies_that_donation_cannot_delete():
     mesh = parallel.make_mesh(2)
     make = parallel.over_cores(lambda: jnp.ones(3), mesh, (), parallel.SHARED)
