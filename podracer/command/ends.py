@@ -1,5 +1,6 @@
 """How a command starts and ends: its subcommands, exit codes and signals."""
 
+import atexit
 import contextlib
 import errno
 import inspect
@@ -8,6 +9,7 @@ import os
 import select
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 
 from podracer.errors import UserError, nearest
@@ -47,9 +49,16 @@ def exits(program: str) -> Iterator[None]:
     UserError and a full disk are 2, FloatingPointError (a run that is no longer finite) 1,
     Ctrl-C 130, SIGTERM 143, and 141 without a line where nobody reads the output any more
     (`| head`).
-    The other hosts of a run end too, see `parallel.watch`. Modules in the current folder
-    can be imported, as with `python -m`.
+    The other hosts of a run end too, see `parallel.watch`, and threads that hang, see
+    `_ending_threads`. Modules in the current folder can be imported, as with `python -m`.
     """
+    with _ending_threads(), _saying_why(program):
+        yield
+
+
+@contextlib.contextmanager
+def _saying_why(program: str) -> Iterator[None]:
+    """All of `exits` but the end of threads."""
 
     def terminated(*_) -> None:
         raise SystemExit(128 + signal.SIGTERM)  # so that files and threads are closed
@@ -93,6 +102,35 @@ def exits(program: str) -> Iterator[None]:
     print(line, file=sys.stderr)
     watch.leave(code, line)
     sys.exit(code)
+
+
+@contextlib.contextmanager
+def _ending_threads() -> Iterator[None]:
+    """Ends the process itself where a thread with `may_hang` still runs.
+
+    Python aborts (exit code 134) if a thread comes back from C++ while it ends.
+    """
+    code = 0
+    try:
+        yield
+    except SystemExit as end:
+        if not _hangs():
+            raise
+        code = end.code or 0
+    except BaseException:
+        if not _hangs():
+            raise
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    if _hangs():
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _hangs() -> bool:
+    return any(getattr(thread, "may_hang", False) for thread in threading.enumerate())
 
 
 def _drop_output() -> None:

@@ -1,6 +1,8 @@
 """The command line: a configuration, or exactly one line that says what is wrong."""
 
 import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, Literal
 
@@ -342,3 +344,43 @@ def test_other_ends_are_left_alone():
     for error in (ValueError("a bug"), SystemExit(0)):
         with pytest.raises(type(error)):
             end(error)
+
+
+WITH_A_THREAD = """
+import threading
+import jax
+from podracer.command import exits
+
+wait = jax.jit(lambda n: jax.lax.fori_loop(0, n, lambda i, x: jax.numpy.sin(x), 0.5))
+wait(1)
+
+class Hanging(threading.Thread):
+    may_hang = True
+
+    def run(self):
+        wait(30_000_000).block_until_ready()
+
+with exits("sebulba"):
+    Hanging(daemon=True).start()
+    {end}
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "line"),
+    [
+        ("pass", 0, ""),
+        ("raise KeyboardInterrupt", 130, "sebulba: interrupted\n"),
+        ("raise ValueError('a bug')", 1, "ValueError: a bug\n"),
+    ],
+)
+def test_a_thread_that_hangs_changes_no_exit_code(end, code, line):
+    """Python aborts where one returns from C++ while it ends."""
+    ended = subprocess.run(
+        [sys.executable, "-c", WITH_A_THREAD.format(end=end)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ended.returncode == code and ended.stderr.endswith(line), ended.stderr
+    assert (ended.stderr == line) == (code != 1)  # a traceback
