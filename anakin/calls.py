@@ -34,9 +34,9 @@ def make_call(step: Callable, average: Average = parallel.AVERAGE) -> Callable:
 
         with jax.named_scope("updates"):  # by which `podracer.plan` finds this loop
             state = jax.lax.fori_loop(jnp.uint32(0), updates, body, state)
-        metrics = average(state.tally.means)
         _, sums = episodes.collect(state.episodes)
-        metrics |= episodes.means(average.total(sums))
+        of_episodes = episodes.means(average.total(sums))
+        metrics = average(state.tally.means) | of_episodes
         failures = average.first(state.tally.failures)
         # Now, not in the next call: a resumed run may have its reports elsewhere.
         return restart(state, report), metrics, failures
