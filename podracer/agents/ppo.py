@@ -212,11 +212,14 @@ def make_loss(config: Config, network: Network) -> Callable:
             + config.value_cost * terms["loss/value"]
             + config.entropy_cost * terms["loss/entropy"]
         )
-        terms["rho"] = rho - 1.0
-        terms["kl"] = rho - 1.0 - log_rho  # an unbiased estimate from the samples
-        terms["clipped"] = (jnp.abs(rho - 1.0) > config.clip).astype(jnp.float32)
         sums = {name: jnp.sum(batch.mask * term) for name, term in terms.items()}
-        sums["rho"] += batch.mask.size  # 1 for a void transition
+        of_actions = {
+            "rho": rho,
+            "kl": rho - 1.0 - log_rho,  # an unbiased estimate from the samples
+            "clipped": (jnp.abs(rho - 1.0) > config.clip).astype(jnp.float32),
+        }
+        for name, term in of_actions.items():
+            sums[name] = losses.sum_of_taken(term, batch.mask)
         return sums["loss/total"], sums
 
     return loss

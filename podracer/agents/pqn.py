@@ -177,12 +177,11 @@ def make_loss(network: networks.Network) -> Callable:
         # A sum over a mask: the gradient of an index is a scatter, which is slow.
         taken = jax.nn.one_hot(batch.action, values.shape[-1], dtype=bool)
         value = jnp.sum(jnp.where(taken, values, 0.0), -1)
-        terms = {
-            "loss/total": 0.5 * jnp.square(value - batch.target),
-            "value": value,
+        total = jnp.sum(batch.mask * 0.5 * jnp.square(value - batch.target))
+        return total, {
+            "loss/total": total,
+            "value": losses.sum_of_taken(value, batch.mask),
         }
-        sums = {name: jnp.sum(batch.mask * term) for name, term in terms.items()}
-        return sums["loss/total"], sums
 
     return loss
 

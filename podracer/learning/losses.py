@@ -126,6 +126,15 @@ def standardize(x: jax.Array, weight: jax.Array, average: Average) -> jax.Array:
     return x / (jnp.sqrt(variance) + 1e-8)
 
 
+def sum_of_taken(term: jax.Array, mask: jax.Array) -> jax.Array:
+    """A sum [] that becomes the mean over actions taken when divided by `mask.size`.
+
+    Void transitions hold no action that the environment took.
+    """
+    share = jnp.sum(mask) / mask.size
+    return jnp.sum(mask * term) / jnp.maximum(share, 1e-8)
+
+
 def clip_reward(reward: jax.Array, how: str) -> jax.Array:
     """Rewards as the learner sees them; reported returns stay unclipped.
 

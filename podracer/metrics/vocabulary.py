@@ -22,7 +22,8 @@ VOCABULARY = {
     "evaluation_return": ("reward", "mean undiscounted return of these episodes"),
     "evaluation_low": ("reward", "lower end of the 95 % interval of that mean"),
     "evaluation_high": ("reward", "upper end of the 95 % interval of that mean"),
-    # Of the agent: means over the updates of the row and over the cores.
+    # Of the agent: means over the updates of the row and over the cores. A step from the end
+    # of an episode to the next one counts too, with 0; what is said of actions leaves it out.
     "loss/policy": ("", "mean policy loss per step"),
     "loss/value": (
         "",

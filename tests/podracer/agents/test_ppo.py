@@ -166,10 +166,25 @@ def test_a_clipped_value_gains_nothing():
 def test_a_void_transition_teaches_nothing():
     network = constant_network((1.0, 0.0), 0.5)
     loss = ppo.make_loss(ppo.Config(), network)
-    gradient, _ = jax.grad(loss, has_aux=True)(
+    gradient, terms = jax.grad(loss, has_aux=True)(
         network.init(None), batch_of(5.0, mask=0.0), ()
     )
     assert not any(x.any() for x in jax.tree.leaves(gradient))
+    assert not any(x.any() for x in terms.values())
+
+
+def test_void_transitions_leave_the_means_over_actions_as_they_are():
+    """So that `max_kl` ends the epochs where it should."""
+    network = constant_network((1.0, 0.0), 0.5)
+    loss = ppo.make_loss(ppo.Config(), network)
+    taken, void = batch_of(5.0), batch_of(5.0, mask=0.0)
+    both = jax.tree.map(lambda *x: jnp.concatenate(x), taken, void)
+    (_, alone), (_, halved) = (
+        loss(network.init(None), batch, ()) for batch in (taken, both)
+    )
+    for name in ("rho", "kl", "clipped"):
+        assert halved[name] / 2 == pytest.approx(alone[name]) and alone[name] > 0
+    assert halved["loss/policy"] == pytest.approx(alone["loss/policy"])  # per step
 
 
 @pytest.mark.parametrize("normalize", ["trajectory", "minibatch", "none"])

@@ -116,6 +116,21 @@ def test_the_first_loss_is_that_of_targets_by_hand():
     np.testing.assert_allclose(metrics["loss/total"], expected, rtol=1e-5)
 
 
+def test_the_value_is_that_of_the_actions_taken():
+    """Not of void transitions, from the end of an episode to the next."""
+    agent = make(pqn.Config(epochs=1, minibatches=1))
+    state = agent.initial_learner_state(jax.random.key(0))
+    step_types = np.full((5, 4), MID)
+    step_types[2:4] = [[LAST], [FIRST]]
+    trajectory = acted(agent, state, step_types)
+    timesteps, (action, _), memory = trajectory
+    network = pqn.make_network(*SPECS, SMALL)
+    values = network.unroll(state.shared.params, memory, timesteps)
+    taken = np.take_along_axis(np.asarray(values)[:-1], action[..., None], -1)
+    _, metrics = jax.jit(agent.learner_step)(jax.random.key(2), state, trajectory)
+    assert metrics["value"] == pytest.approx(taken[[0, 1, 3]].mean(), rel=1e-5)
+
+
 @pytest.mark.parametrize("memory", ["none", "gru"])
 def test_an_update_moves_the_value_of_the_action_taken_towards_its_target(memory):
     """One minibatch: the loss falls, by the gradient of half the squared error."""
