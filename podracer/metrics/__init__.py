@@ -1,6 +1,6 @@
 """What a run reports: the names of metrics, their file, and how they are counted."""
 
-from podracer.metrics.lines import JsonLines, cut, last, read
+from podracer.metrics.lines import JsonLines, cut, json_number, last, read
 from podracer.metrics.recent import Recent
 from podracer.metrics.vocabulary import VOCABULARY, WEIGHT, human, merge
 
@@ -11,6 +11,7 @@ __all__ = [
     "Recent",
     "cut",
     "human",
+    "json_number",
     "last",
     "merge",
     "read",

@@ -36,7 +36,7 @@ class JsonLines:
         self._file.close()
 
     def write(self, metrics: Mapping[str, float]) -> None:
-        row = {name: _json_number(number) for name, number in metrics.items()}
+        row = {name: json_number(number) for name, number in metrics.items()}
         line = json.dumps(row, allow_nan=False).encode() + b"\n"
         end = self._file.seek(0, os.SEEK_END)
         with writing(self._path):
@@ -159,8 +159,8 @@ def _refuse(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
 
-def _json_number(number: float) -> float | None:
+def json_number(number: float | None) -> float | None:
     """Null for NaN and infinity, which JSON lacks; integers stay exact beyond 2^53."""
-    if isinstance(number, int):
+    if number is None or isinstance(number, int):
         return number
     return float(number) if math.isfinite(number) else None

@@ -32,5 +32,9 @@ class Recent:
             return math.nan
         return sum(n * x for n, x in self._rows) / self._episodes
 
+    def has_reached(self, mean_return: float) -> bool:
+        """Whether the last `EPISODES` episodes have this mean return or a larger one."""
+        return self._episodes >= EPISODES and self.mean_return() >= mean_return
+
     def __len__(self) -> int:
         return len(self._rows)

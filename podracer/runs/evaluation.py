@@ -14,7 +14,7 @@ import tyro
 from podracer import files, parallel
 from podracer.agent import Agent, LearnerState
 from podracer.errors import MOST_PLAYED, check_at_least_one, check_play, check_range
-from podracer.metrics import human
+from podracer.metrics import human, json_number
 from podracer.parallel import watch
 from podracer.runs import run_folder
 
@@ -78,10 +78,13 @@ def interval(
 
 
 def summary(evaluation: Evaluation) -> dict[str, float | None]:
-    """Means over the episodes, and the mean return's interval (None for one episode)."""
+    """Means over the episodes, and the interval of the mean return.
+
+    Its ends are None for a single episode, and where a return is not finite.
+    """
     returns = np.asarray(evaluation.episode_return, float)
     low, high = (None, None)
-    if len(returns) > 1:
+    if len(returns) > 1 and np.isfinite(returns).all():
         low, high = (float(x[0]) for x in interval(returns[:, None]))
     return {
         "episodes": len(returns),
@@ -96,7 +99,8 @@ def summary(evaluation: Evaluation) -> dict[str, float | None]:
 def keep(evaluation: Evaluation, config: Config, updates: int) -> str:
     """Writes evaluation.json; returns a line that summarizes it."""
     found = summary(evaluation)
-    returns = [float(x) for x in evaluation.episode_return]
+    returns = [json_number(float(x)) for x in evaluation.episode_return]
+    means = {name: json_number(x) for name, x in found.items()}
     config_used = dataclasses.asdict(config) | {
         "run": str(config.run),
         "checkpoint": updates,
@@ -106,7 +110,7 @@ def keep(evaluation: Evaluation, config: Config, updates: int) -> str:
         files.atomic(config.run / run_folder.EVALUATION) as temporary,
     ):
         temporary.write_text(
-            json.dumps(found | {"asked": config_used, "returns": returns}, indent=1)
+            json.dumps(means | {"asked": config_used, "returns": returns}, indent=1)
         )
     line = f"mean return {human(found['episode_return'])}"
     if found["low"] is not None:

@@ -38,7 +38,7 @@ class Keep:
     evaluate: evaluation.During = dataclasses.field(default_factory=evaluation.During)
     sinks: command.Flat[Sinks] = dataclasses.field(default_factory=Sinks)
     stop_at: float | None = None
-    """mean return at which the run ends early, at the report that reaches it"""
+    """mean return of the last 100 episodes at which the run ends early"""
     profile: bool = False
     """write a trace of a few updates after compilation, by jax.profiler"""
     quiet: bool = False
@@ -184,17 +184,18 @@ def check_startable(folder: Path | None, overwrite: bool) -> None:
 def stop_early(
     updates: recording.Updates,
     at: float | None,
+    recent: metrics.Recent,
     stop: Callable[[], None],
     say: Callable,
 ) -> recording.Updates:
-    """The same updates; calls `stop` once a report's mean return is `at` or more."""
+    """The same updates; calls `stop` once `recent`, which gets their rows, has reached `at`."""
     with contextlib.closing(updates):
         for state, row in updates:
-            reached = row and at is not None and row["episode_return"] >= at
+            recent.add(row or {})
             yield state, row
-            if reached:
+            if row and at is not None and recent.has_reached(at):
                 say(
-                    f"stopped early: mean return {row['episode_return']:.4g} has reached "
+                    f"stopped early: mean return {recent.mean_return():.4g} has reached "
                     f"{at:g} after {row['steps']:,.0f} steps"
                 )
                 stop()
@@ -260,11 +261,15 @@ def opened(
                 metrics.cut(folder / run_folder.METRICS, checkpoints.restored)
                 run_folder.rewrite_config(folder, kept)
         updates = profile.around(updates, folder / run_folder.PROFILE)
-        updates = stop_early(updates, keep.stop_at, lambda: reached.append(True), say)
         if not first:
             yield folder, recording.followed(updates, checkpoints)
             return
-        steps = metrics.last(folder / run_folder.METRICS).get("steps", 0)
+        rows = folder / run_folder.METRICS
+        recent = metrics.Recent(metrics.read(rows) if rows.exists() else ())
+        updates = stop_early(
+            updates, keep.stop_at, recent, lambda: reached.append(True), say
+        )
+        steps = metrics.last(rows).get("steps", 0)
         recorded = recording.recorded(
             updates,
             folder,

@@ -20,6 +20,14 @@ def as_float32(x: Any) -> Any:
     return x.astype(np.float32) if x.dtype == np.float64 else x
 
 
+def _is_wide(space: Any) -> bool:
+    """Whether integers of this Box may need more than the 32 bits that JAX keeps."""
+    if space.dtype.kind not in "iu" or space.dtype.itemsize < 8:
+        return False
+    limits = np.iinfo(np.int32)
+    return bool((space.low < limits.min).any() or (space.high > limits.max).any())
+
+
 def check_supported(name: str, space: Any, field: str = "observations") -> None:
     """Raises UserError for a space of another kind, or one without elements."""
     from gymnasium import spaces
@@ -57,19 +65,26 @@ def spec_of(space: Any, convert: Callable = as_float32) -> Any:
         limits = np.finfo(space.dtype)
         low = np.where(np.isin(low, (limits.tiny, limits.min)), -np.inf, low)
         high = np.where(high == limits.max, np.inf, high)
+    if _is_wide(space):
+        low, high = low.astype(np.float32), high.astype(np.float32)
     low, high = (convert(x[None])[0] for x in (low, high))
     return specs.BoundedArray(low.shape, low.dtype, low, high)
 
 
 def as_spec(space: Any, x: Any) -> Any:
-    """Members [B, ...] of a space as `spec_of` has them: discrete ones count from 0."""
+    """Members [B, ...] of a space as `spec_of` has them.
+
+    Discrete ones count from 0; integers beyond 32 bits are float32.
+    """
     if isinstance(x, dict):
         return {name: as_spec(space.spaces[name], part) for name, part in x.items()}
     if isinstance(x, tuple):
         return tuple(map(as_spec, space.spaces, x))
     if hasattr(space, "start"):
         return (x - space.start).astype(np.int32)
-    return x.astype(bool) if not hasattr(space, "low") else as_float32(x)
+    if not hasattr(space, "low"):
+        return x.astype(bool)
+    return x.astype(np.float32) if _is_wide(space) else as_float32(x)
 
 
 def action_spec(name: str, space: Any) -> specs.BoundedArray:
@@ -77,7 +92,7 @@ def action_spec(name: str, space: Any) -> specs.BoundedArray:
     if hasattr(space, "shape") and not hasattr(space, "spaces"):
         check_supported(name, space, "actions")
         spec = spec_of(space)
-        if spec.dtype.kind == "f":
+        if spec.dtype.kind == space.dtype.kind == "f":
             return spec
         if spec.dtype.kind in "iu" and not spec.minimum.any():
             return spec.replace(dtype=np.int32)  # they come in several widths

@@ -11,7 +11,7 @@ import pytest
 import anakin.__main__ as command
 import anakin.population
 from podracer.errors import UserError
-from podracer.metrics import VOCABULARY
+from podracer.metrics import VOCABULARY, Recent
 from podracer.runs import run_folder
 
 SMALL = ["--total-steps", "20000", "--network.hidden-sizes", "8", "--cores", "2"]
@@ -149,10 +149,7 @@ def test_a_run_ends_early_at_a_return_and_leaves_a_profile(
     steps = ["--total-steps", "1000000", "--run", "run"]
     command.train([*SMALL, *steps, *flags])
     rows = [json.loads(x) for x in Path("run/metrics.jsonl").read_text().splitlines()]
-    reached = [
-        r["episode_return"] is not None and r["episode_return"] >= -0.5 for r in rows
-    ]
-    assert reached.index(True) == len(rows) - 1 and rows[-1]["steps"] < 1_000_000
+    assert Recent(rows).has_reached(-0.5) and not Recent(rows[:-1]).has_reached(-0.5)
     said = capsys.readouterr().out
     assert "stopped early: mean return" in said and "has reached -0.5" in said
     assert list((tmp_path / "run" / "profile").glob("**/*.trace.json.gz"))

@@ -67,6 +67,12 @@ def test_an_odd_row_of_a_damaged_file_is_left_out():
     assert recent.Recent(rows).mean_return() == 0.5
 
 
+def test_a_few_lucky_episodes_have_not_reached_a_return():
+    lucky = {"episodes": recent.EPISODES - 1, "episode_return": 9.0}
+    assert not recent.Recent([lucky]).has_reached(1.0)
+    assert recent.Recent([lucky, {"episodes": 1, "episode_return": 0}]).has_reached(1.0)
+
+
 def test_a_slow_run_is_heard_of_every_minute(capsys, monkeypatch):
     clock = iter(range(100, 10_000, 10))
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))

@@ -244,6 +244,22 @@ def test_the_summary_counts_what_was_played(tmp_path):
     assert line.endswith("after 5 updates; 1 unfinished after 3 steps")
 
 
+def test_a_return_that_is_not_finite_is_null(tmp_path):
+    """JSON has no NaN."""
+    returns = np.array([1.0, np.nan])
+    played = evaluation.Evaluation(returns, np.ones(2, int), np.ones(2, bool))
+    line = evaluation.keep(played, evaluation.Config(run=tmp_path), 5)
+    assert line.startswith("mean return - over 2 episodes of 1 steps")
+
+    def refuse(name):
+        raise AssertionError(name)
+
+    text = (tmp_path / "evaluation.json").read_text()
+    found = json.loads(text, parse_constant=refuse)
+    assert found["returns"] == [1.0, None]
+    assert found["episode_return"] is found["low"] is None
+
+
 def test_many_episodes_are_played_in_parts(monkeypatch):
     """Memory holds one part; the episodes are those that are played side by side."""
     agent, params = counting_agent()

@@ -7,7 +7,7 @@ from gymnasium import spaces
 
 from podracer.errors import UserError
 from sebulba.host_environments.guarded import guarded
-from sebulba.host_environments.spaces import action_spec
+from sebulba.host_environments.spaces import action_spec, as_spec, spec_of
 
 
 @pytest.mark.parametrize(
@@ -16,6 +16,7 @@ from sebulba.host_environments.spaces import action_spec
         spaces.MultiBinary(3),
         spaces.Dict(left=spaces.Box(-1, 1)),
         spaces.Box(np.arange(1, 41), np.arange(2, 42), dtype=int),
+        spaces.Box(0, 2**40, dtype=np.int64),
     ],
 )
 def test_other_actions_are_refused_in_one_line(space):
@@ -24,6 +25,16 @@ def test_other_actions_are_refused_in_one_line(space):
     ) as error:
         action_spec("Some-v0", space)
     assert "\n" not in str(error.value)
+
+
+def test_integers_beyond_32_bits_are_float32():
+    """JAX would keep the lower 32 bits: 5 of 2^33 + 5."""
+    wide = spaces.Box(0, 2**40, (2,), np.int64)
+    spec, found = spec_of(wide), as_spec(wide, np.full((3, 2), 2**33 + 5))
+    assert spec.dtype == found.dtype == np.float32 and (found == 2.0**33).all()
+    assert (spec.minimum == 0).all() and (spec.maximum == 2.0**40).all()
+    narrow = spaces.Box(-5, 2**31 - 1, (2,), np.int64)
+    assert spec_of(narrow).dtype == as_spec(narrow, np.ones((3, 2), int)).dtype == int
 
 
 class Plain(gymnasium.Env):
