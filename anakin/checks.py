@@ -15,10 +15,11 @@ def check(
     reset_pool: int | None = None,
 ) -> None:
     """Raises UserError where a run could not start."""
-    if reset_pool is not None:
-        check_at_least_one(reset_pool=reset_pool)
     check_at_least_one(
-        batch_size=batch_size, unroll_length=unroll_length, total_steps=total_steps
+        reset_pool=reset_pool,
+        batch_size=batch_size,
+        unroll_length=unroll_length,
+        total_steps=total_steps,
     )
     if batch_size % cores:
         raise UserError(

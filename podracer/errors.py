@@ -22,10 +22,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f";{guess}{few}" if guess or few else ""
 
 
-def check_at_least_one(**numbers: int) -> None:
-    """Raises UserError for the first number below 1."""
+def check_at_least_one(**numbers: int | None) -> None:
+    """Raises UserError for the first number below 1; None always passes."""
     for name, number in numbers.items():
-        if number < 1:
+        if number is not None and number < 1:
             raise UserError(f"{name} is {number}; it must be at least 1")
 
 

@@ -35,10 +35,7 @@ def split(
     Raises:
       UserError: there are too few cores.
     """
-    check_at_least_one(
-        actor_cores=1 if actors is None else actors,
-        learner_cores=1 if learners is None else learners,
-    )
+    check_at_least_one(actor_cores=actors, learner_cores=learners)
     count = len(devices)
     if count == 1 and (actors or 1) == (learners or 1) == 1:
         return Cores(devices, devices)

@@ -89,14 +89,12 @@ def held(made: Programs, threads: int) -> tuple[int, int]:
     trajectory may arrive while it learns.
     """
     unroll, trajectory = made.start.memory.results, made.finish.memory.results
-    params, part = map(_bytes, (made.begin.results[1], made.finish.results[1][0]))
+    params, part = map(
+        memory.size_of, (made.begin.results[1], made.finish.results[1][0])
+    )
     works = max(x.memory.peak - x.memory.arguments for x in (made.step, made.finish))
     acts = threads * (unroll + 2 * trajectory) + 2 * params + max(0, works)
     return acts, made.learn.memory.peak + part
-
-
-def _bytes(shapes: Any) -> int:
-    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes))
 
 
 def describe(

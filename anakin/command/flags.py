@@ -35,10 +35,8 @@ class Train(flags.Train):
         super().__post_init__()
         check_at_least_one(
             seeds=self.seeds,
-            updates_per_report=1
-            if self.updates_per_report is None
-            else self.updates_per_report,
-            reset_pool=1 if self.reset_pool is None else self.reset_pool,
+            updates_per_report=self.updates_per_report,
+            reset_pool=self.reset_pool,
         )
         check_range("seeds", self.seeds, 1, MOST_SEEDS)
         if self.together and self.keep.is_for_one_run:

@@ -57,9 +57,7 @@ class MetaTrain:
     def __post_init__(self):
         check_at_least_one(
             total_steps=self.total_steps,
-            updates_per_report=1
-            if self.updates_per_report is None
-            else self.updates_per_report,
+            updates_per_report=self.updates_per_report,
         )
         check_seed(self.seed)
         if self.keep.evaluate.steps is not None:

@@ -70,9 +70,7 @@ class Config:
 
     def __post_init__(self):
         names = "num_simulations", "unroll_steps", "return_steps", "considered_actions"
-        check_at_least_one(**{name: getattr(self, name) for name in names})
-        if self.max_depth is not None:
-            check_at_least_one(max_depth=self.max_depth)
+        check_at_least_one(**{x: getattr(self, x) for x in (*names, "max_depth")})
         costs = "learning_rate", "value_cost", "reward_cost", "weight_decay"
         limits = "max_gradient_norm", "adam_epsilon"
         check_ranges(self, 0.0, 1.0, "discount_factor", "dirichlet_fraction")

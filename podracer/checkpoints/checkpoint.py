@@ -41,9 +41,7 @@ class Config:
 
     def __post_init__(self):
         check_range("minutes", self.minutes, 0.0)
-        check_at_least_one(keep=self.keep)
-        if self.steps is not None:
-            check_at_least_one(steps=self.steps)
+        check_at_least_one(keep=self.keep, steps=self.steps)
 
 
 class Checkpoints:

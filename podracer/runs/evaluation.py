@@ -134,7 +134,7 @@ class During:
     """number of whole episodes in each, played without exploration"""
 
     def __post_init__(self):
-        check_at_least_one(steps=self.steps or 1)
+        check_at_least_one(**{"evaluate.steps": self.steps})
         check_range("episodes", self.episodes, 1, MOST_PLAYED)
 
 

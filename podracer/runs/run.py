@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from podracer import command, files, metrics
 from podracer.checkpoints.checkpoint import Checkpoints
 from podracer.checkpoints.checkpoint import Config as Checkpoint
-from podracer.errors import UserError, check_at_least_one
+from podracer.errors import UserError
 from podracer.metrics.profile import Profile
 from podracer.parallel import hosts
 from podracer.runs import evaluation, recording, run_folder, spec_json
@@ -45,8 +45,6 @@ class Keep:
     """print nothing but errors"""
 
     def __post_init__(self):
-        if self.evaluate.steps is not None:
-            check_at_least_one(**{"evaluate.steps": self.evaluate.steps})
         if self.stop_at is not None and math.isnan(self.stop_at):
             raise UserError("stop_at is nan; it must be a mean return")
 

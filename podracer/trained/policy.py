@@ -44,7 +44,7 @@ def load(
       UserError: there is no run, no whole checkpoint, or it is of another agent; a
         number is out of range.
     """
-    check_at_least_one(batch_size=1 if batch_size is None else batch_size)
+    check_at_least_one(batch_size=batch_size)
     check_seed(seed)
     return Policy(restore(folder, updates, agent, trust), batch_size, greedy, seed)
 

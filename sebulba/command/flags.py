@@ -46,7 +46,7 @@ class Train(flags.Train):
         check_at_least_one(
             updates_per_trajectory=self.updates_per_trajectory,
             threads_per_core=self.threads_per_core,
-            env_threads=1 if self.env_threads is None else self.env_threads,
+            env_threads=self.env_threads,
         )
         if self.max_lag is not None:
             check_range("max_lag", self.max_lag, 0)
