@@ -41,7 +41,7 @@ HEAD = """# PPO beside rejax's, at equal steps
 `python -m benchmarks.equal_steps --report docs/results` makes this page: PPO by podracer and by
 rejax 0.1.3 (gymnax 0.0.9) with the same settings, which are below. Each evaluation is the mean
 return of whole episodes with sampled actions; intervals are bootstraps over the seeds. The runs
-are short, so that the most possible does not hide a difference. For CartPole podracer has its own
+are short, so that the maximum does not hide a difference. For CartPole podracer has its own
 environment and rejax that of gymnax; an environment `gymnax:NAME` is that of gymnax for both.
 
 What the settings cannot make equal: rejax takes a time limit for a termination, podracer
