@@ -26,7 +26,8 @@ SRUN = "srun --kill-on-bad-exit=1 "
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Submits a job that runs one command on all of its hosts, one process on each."""
+    """Submits a job that runs one command on all of its hosts, one process on each: podracer
+    launch slurm catch --nodes 2 -- anakin train --env catch."""
 
     name: tyro.conf.Positional[str] = ""
     """name of the job"""

@@ -36,7 +36,8 @@ INSTALL_SECONDS, FETCH_SECONDS = 1800.0, 3600.0
 @dataclasses.dataclass(frozen=True)
 class Config:
     """Creates a slice of Cloud TPU VMs, runs one command on all of its hosts, fetches the
-    folder with the results, and deletes the slice, even after a failure."""
+    folder with the results, and deletes the slice, even after a failure: podracer launch tpu
+    catch --zone us-west4-a -- anakin train --env catch."""
 
     name: tyro.conf.Positional[str] = ""
     """name of the slice, and of the working folder, which is fetched"""

@@ -19,7 +19,8 @@ FAILED = 1  # exit code of a run that failed; XPK restarts after signals by itse
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Submits a workload that runs one command on every host of TPU slices on GKE."""
+    """Submits a workload that runs one command on every host of TPU slices on GKE: podracer launch
+    xpk catch --cluster tpus --image IMAGE -- anakin train --env catch."""
 
     name: tyro.conf.Positional[str] = ""
     """name of the workload"""
