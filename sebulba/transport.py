@@ -77,9 +77,7 @@ class TrajectoryQueue:
         self._waited = dict.fromkeys(("learner", "actors"), 0.0)  # seconds
         self._waiting: dict[int, tuple[str, float]] = {}  # thread: who, since when
         self._held = 0.0  # seconds for which the caller has held reports
-        self._stepped: dict[
-            threading.Thread, float
-        ] = {}  # actors: last step, by `_now`
+        self._stepped: dict[threading.Thread, float] = {}  # the actors' last steps
 
     def begin(self) -> int:
         """An actor begins a trajectory; returns its number. Waits as `max_lag` demands."""
