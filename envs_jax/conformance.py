@@ -147,6 +147,8 @@ def _record(state: Any, timestep: dm_env.TimeStep) -> dict:
     return jax.tree.map(numbers, {"state": state.inner.inner, "timestep": timestep})
 
 
+ORDER = "0 (FIRST) from initial_state only"
+
 # (field, expectation, whether it holds [copies, steps, ...], values of that shape)
 Rules = Iterator[tuple[str, str, np.ndarray, np.ndarray]]
 
@@ -155,7 +157,7 @@ def _order_rules(timesteps: dm_env.TimeStep) -> Rules:
     step_type = timesteps.step_type
     begins = np.insert(timesteps.last()[:, :-1], 0, True, axis=1)
     follows = timesteps.first() == begins
-    yield "step_type", "0 (FIRST) from initial_state only", follows, step_type
+    yield "step_type", ORDER, follows, step_type
 
 
 def timestep_rules(timesteps: dm_env.TimeStep, observation_spec: Any) -> Rules:

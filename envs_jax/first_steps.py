@@ -4,11 +4,13 @@ import contextlib
 import functools
 from collections.abc import Iterator
 
+import dm_env
 import jax
 import numpy as np
 
 from envs_jax.conformance import (
     COPIES,
+    ORDER,
     attempt,
     name_of,
     random_actions,
@@ -17,6 +19,7 @@ from envs_jax.conformance import (
 )
 from envs_jax.environment import Environment
 
+FIRST = dm_env.StepType.FIRST
 STEPS = 32  # of each copy
 
 
@@ -24,8 +27,9 @@ def check_first_steps(environment: Environment) -> None:
     """Plays a few random steps on the CPU, once per environment and process.
 
     Raises `ProtocolError` for an observation or reward that is not finite, an observation
-    outside of its spec's bounds or discrete range, a discount outside of 0 to 1, and a
-    FIRST with a reward or another discount than 1: agents would learn from it without a word.
+    outside of its spec's bounds or discrete range, a discount outside of 0 to 1, a FIRST with
+    a reward or another discount than 1, an initial timestep that is no FIRST, and a FIRST from
+    `step`: agents would learn from it without a word.
     """
     try:
         hash(environment)
@@ -62,6 +66,11 @@ def _check_first_steps(environment: Environment) -> None:
         return np.where(ended.reshape(*ended.shape, *(1,) * (x.ndim - 2)), x[:, :1], x)
 
     timesteps = jax.tree.map(until_last, timesteps)
+    begins = ended.copy()  # what follows LAST is now as timestep 0
+    begins[:, 0] = True
+    step_type = timesteps.step_type
+    follows = (step_type == FIRST) == begins
+    require_all(name, [("step_type", ORDER, follows, step_type)])
     require_all(name, timestep_rules(timesteps, environment.observation_spec()))
 
 

@@ -97,6 +97,21 @@ class AutoReset(Wrapper):
         return self.environment.render(state.inner)
 
 
+def as_declared(action_spec: Any, action: Any) -> Any:
+    """Actions [B, ...] in the dtypes of their spec; ValueError for those of another spec."""
+
+    def leaf(spec: Any, x: jax.Array) -> jax.Array:
+        is_float, may_be = (jnp.issubdtype(y.dtype, jnp.floating) for y in (x, spec))
+        if x.shape[1:] != spec.shape or (is_float and not may_be):
+            raise ValueError(
+                f"an action is {x.dtype} {x.shape[1:]}; action_spec says {spec.dtype} "
+                f"{spec.shape}: make the agent for this environment"
+            )
+        return x.astype(jax.dtypes.canonicalize_dtype(spec.dtype))
+
+    return jax.tree.map(leaf, action_spec, action)
+
+
 @dataclasses.dataclass(frozen=True)
 class Batched(Wrapper):
     """B copies at once: all arguments (keys too) and results have a leading axis [B, ...]."""
@@ -107,6 +122,7 @@ class Batched(Wrapper):
     def step(
         self, key: Key, state: Any, action: jax.Array
     ) -> tuple[Any, dm_env.TimeStep]:
+        action = as_declared(self.environment.action_spec(), action)
         return jax.vmap(self.environment.step)(key, state, action)
 
 
@@ -139,6 +155,7 @@ class PooledReset(Wrapper):
         place = jax.vmap(lambda key: jax.random.randint(key, (), 0, self.pool_size))(
             key
         )
+        action = as_declared(self.environment.action_spec(), action)
         stepped = jax.vmap(self.environment.step)(key, state.inner, action)
 
         def choose(fresh, x):

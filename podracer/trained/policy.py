@@ -114,7 +114,9 @@ class Policy:
         self._actor_state, output = self._step(
             keys, self.params, self._actor_state, timestep
         )
-        action = jax.tree.map(np.asarray, output.action)
+        action = jax.tree.map(
+            lambda spec, x: np.asarray(x, spec.dtype), self.action_spec, output.action
+        )
         return jax.tree.map(lambda x: x[0], action) if self._single else action
 
     def _timestep(self) -> dm_env.TimeStep:

@@ -102,12 +102,22 @@ def timestep_checker(environment: Any) -> Callable[[Any], None]:
     declared = of_spec(environment.observation_spec())
     batch = (environment.batch_size,)
 
-    def complaints(timestep: Any) -> Iterator[str]:
+    def complaints(timestep: Any, before: Any) -> Iterator[str]:
         yield from _of_timestep(timestep, batch)
         yield from _complaints(declared, timestep.observation, batch, False)
+        yield from _of_width(timestep.observation)
+        yield from _of_order(timestep, before)
 
     name = type(environment).__name__
-    return _sampled(name, complaints, "correct the environment, see HostEnvironment")
+    sampled = _sampled(name, complaints, "correct the environment, see HostEnvironment")
+    before = None
+
+    def check(timestep: Any) -> None:
+        nonlocal before
+        sampled(timestep, before)
+        before = timestep
+
+    return check
 
 
 def action_checker(
@@ -215,6 +225,33 @@ def _of_timestep(timestep: Any, batch: tuple[int, ...]) -> Iterator[str]:
     ):
         if not right.all():
             yield f"{field} is {getattr(timestep, field)[~right][0]}; it must be {rule}"
+
+
+def _of_order(timestep: dm_env.TimeStep, before: dm_env.TimeStep | None):
+    """What is wrong after the timestep before; None: at a reset."""
+    import jax  # workers do without it
+
+    first = timestep.step_type == dm_env.StepType.FIRST
+    due = True if before is None else before.step_type == dm_env.StepType.LAST
+    if (due & ~first).any():
+        after = "at a reset" if before is None else "after LAST"
+        yield f"step_type is {timestep.step_type[due & ~first][0]} {after}; it must be 0 (FIRST)"
+    for field in ("step_type", "reward", "discount") if before else ():
+        new, old = (getattr(x, field).dtype for x in (timestep, before))
+        if jax.dtypes.canonicalize_dtype(new) != jax.dtypes.canonicalize_dtype(old):
+            yield f"{field} has dtype {new}; before it had {old}"
+
+
+def _of_width(observation: Any) -> Iterator[str]:
+    """Integers that lose their upper bits, since JAX keeps 32 (or 64, if asked to)."""
+    import jax
+
+    for x in jax.tree.leaves(observation):
+        if x.dtype.kind in "iu":
+            limits = np.iinfo(jax.dtypes.canonicalize_dtype(x.dtype))
+            wrong = (x < limits.min) | (x > limits.max)
+            if wrong.any():
+                yield f"observation has {x[wrong][0]}, which needs 64 bits; give float32"
 
 
 def _of_reward(reward: Any, batch: tuple[int, ...]) -> Iterator[str]:

@@ -95,6 +95,13 @@ def test_first_steps_that_are_not_finite():
         (0, {"reward": 1.0}, "reward of timestep 0 is 1.0, expected 0 at FIRST"),
         (0, {"discount": 0.0}, "discount of timestep 0 is 0.0, expected 1 at FIRST"),
         (3, {"discount": 1.5}, "discount of timestep 3 is 1.5, expected 0 to 1"),
+        (0, {"step_type": 1}, r"step_type of timestep 0 is 1, expected 0 \(FIRST\) fr"),
+        (0, {"step_type": 2}, r"step_type of timestep 0 is 2, expected 0 \(FIRST\) fr"),
+        (
+            2,
+            {"step_type": 0, "reward": 0.0},
+            r"step_type of timestep 2 is 0, expected 0 \(FIRST\) from initial_state only",
+        ),
         (
             3,
             {"reward": jnp.inf},

@@ -1,11 +1,13 @@
 """Time limits, automatic resets and batches, on Catch and CartPole."""
 
+import dataclasses
 import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from dm_env import specs
 
 from envs_jax import (
     AutoReset,
@@ -139,3 +141,43 @@ def test_the_pool_does_not_affect_episodes_in_progress(pool):
 def test_a_pool_needs_an_episode():
     with pytest.raises(ValueError, match="pool_size is 0; it must be at least 1"):
         PooledReset(Catch(), 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Remembers(Catch):
+    """Its state holds the action in the dtype of the spec, uint8."""
+
+    def action_spec(self):
+        return specs.DiscreteArray(3, np.uint8)
+
+    def initial_state(self, key):
+        state, timestep = super().initial_state(key)
+        return (state, jnp.uint8(0)), timestep
+
+    def step(self, key, state, action):
+        inner, timestep = super().step(key, state[0], action.astype(jnp.int32))
+        return (inner, action), timestep
+
+
+@pytest.mark.parametrize("pool", [None, 2])
+def test_actions_have_the_dtype_of_their_spec(pool):
+    """Whatever an agent's are: they were int32, which the state here does not hold."""
+    machine = batched(Remembers(), pool)
+    state, _ = machine.initial_state(keys(0, 4))
+    action = jnp.int32([0, 1, 2, 1])
+    state, _ = jax.jit(machine.step)(keys(1, 4), state, action)
+    found = state.inner[1]
+    assert found.dtype == np.uint8 and (found == action).all()
+
+
+@pytest.mark.parametrize(
+    "action", [jnp.zeros((4, 3), jnp.int32), jnp.zeros(4), jnp.zeros((4, 3))]
+)
+def test_actions_of_another_spec_are_refused(action):
+    machine = batched(Catch())
+    state, _ = machine.initial_state(keys(0, 4))
+    line = (
+        rf"^an action is {action.dtype} .*; action_spec says int32 \(\): make the agent"
+    )
+    with pytest.raises(ValueError, match=line):
+        machine.step(keys(1, 4), state, action)

@@ -1,5 +1,6 @@
 """Sebulba: alignment, cores, lag, repeatability, faults."""
 
+import re
 import threading
 import time
 from functools import partial
@@ -8,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from dm_env import specs
 
 from podracer import networks, parallel
 from podracer.agent import ActorOutput, Agent, LearnerState
@@ -336,6 +338,41 @@ def test_what_an_environment_raises_is_never_taken_for_the_user(error):
         last(train(environment=environment, devices=2, total_steps=10**9))
     assert any("environments.py" in str(entry.path) for entry in raised.traceback)
     assert not actor_threads()
+
+
+class Declares(HostCounter):
+    """A counter that declares other actions."""
+
+    def __init__(self, spec):
+        super().__init__()
+        self._spec = spec
+
+    def action_spec(self):
+        return self._spec
+
+    def step(self, action):
+        assert action.dtype == self._spec.dtype
+        return super().step(action)
+
+
+def test_actions_have_the_dtype_of_their_spec():
+    spec = specs.DiscreteArray(2, np.uint8)
+    _, row = last(train(environment=lambda: Declares(spec), devices=2))
+    assert row["steps"] == 12 * 20
+
+
+@pytest.mark.parametrize(
+    ("spec", "line"),
+    [
+        (specs.BoundedArray((3,), np.float32, 0, 1), "shape (); declared is (3,)"),
+        (specs.DiscreteArray(1), "1, outside the declared 0 to 0"),
+    ],
+)
+def test_actions_of_another_spec_end_the_run(spec, line):
+    with pytest.raises(UserError, match=re.escape(line)) as error:
+        last(train(environment=lambda: Declares(spec), devices=2))
+    assert str(error.value).startswith("Declares: action")
+    assert str(error.value).endswith("; correct the agent")
 
 
 def test_an_interrupt_in_the_callers_loop_ends_all_threads():

@@ -22,7 +22,7 @@ from podracer import metrics
 from podracer.agents import ppo
 from podracer.errors import UserError
 from podracer.runs import evaluation, spec_json
-from podracer.trained import filming, loading, video
+from podracer.trained import filming, loading, policy, video
 from sebulba import host_environments
 from tests.environments import Counter, HostCounter
 
@@ -81,6 +81,14 @@ def test_a_loaded_policy_acts_as_the_agent_does(catch):
         if step == 5:
             single.reset()
         assert single(observation[0]) == output.action[0]
+
+
+def test_actions_have_the_dtype_of_their_spec(catch):
+    trained = loading.restore(catch[0])
+    spec = trained.action_spec.replace(dtype=np.uint8)
+    act = policy.Policy(trained._replace(action_spec=spec), 2, True, 0)
+    action = act(np.zeros((2, 10, 5), np.float32))
+    assert action.dtype == np.uint8 and spec.validate(action[0]) == action[0]
 
 
 def test_sampled_actions_differ_and_repeat(catch):

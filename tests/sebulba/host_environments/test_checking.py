@@ -243,12 +243,49 @@ def test_right_timesteps_pass_whatever_their_precision():
     environment = HostCounter()
     check = checking.timestep_checker(environment)
     told = environment.reset()
-    for _ in range(20):
-        check(told)
-        check(
-            told._replace(
-                reward=told.reward.astype(float),
-                step_type=told.step_type.astype(np.int64),
-            )
+    for number in range(20):
+        wider = told._replace(
+            reward=told.reward.astype(float),
+            step_type=told.step_type.astype(np.int64),
         )
+        check(wider if number % 2 else told)
         told = environment.step(np.zeros(4, np.int32))
+
+
+MIDS = np.ones(4, np.int32)
+
+
+@pytest.mark.parametrize(
+    ("before", "lie", "line"),
+    [
+        (
+            (),
+            with_fields(step_type=MIDS),
+            "step_type is 1 at a reset; it must be 0 (FIRST)",
+        ),
+        (
+            (with_fields(), with_fields(step_type=np.int32([1, 1, 2, 1]))),
+            with_fields(step_type=np.int32([1, 1, 2, 1])),
+            "step_type is 2 after LAST; it must be 0 (FIRST)",
+        ),
+        (
+            (with_fields(),),
+            with_fields(reward=np.zeros(4, int)),
+            "reward has dtype int64; before it had float32",
+        ),
+        (
+            (with_fields(),),
+            with_fields(observation=np.full((4, 1), 2**33 + 5)),
+            "observation has 8589934597, which needs 64 bits; give float32",
+        ),
+    ],
+)
+def test_timesteps_follow_one_another(before, lie, line):
+    environment = HostCounter()
+    told = environment.reset()
+    check = checking.timestep_checker(environment)
+    for earlier in before:
+        check(earlier(told))
+    with pytest.raises(UserError) as error:
+        check(lie(told))
+    assert str(error.value).startswith(f"HostCounter: {line}; correct the environment")
