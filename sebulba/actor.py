@@ -173,7 +173,9 @@ class Actor(threading.Thread):
 
     def snapshot(self) -> Snapshot:
         """A copy of the actor's state; call it between two trajectories only."""
-        snapshot = Snapshot(*self._now[0], self._environment.snapshot())
+        inner = self._environment.snapshot()
+        checking.check_snapshot(type(self._environment).__name__, inner)
+        snapshot = Snapshot(*self._now[0], inner)
         return jax.device_put(snapshot, self._device, may_alias=False)
 
     def part(self) -> Trajectory:

@@ -120,6 +120,23 @@ def timestep_checker(environment: Any) -> Callable[[Any], None]:
     return check
 
 
+def check_snapshot(name: str, snapshot: Any) -> None:
+    """Raises UserError for what a checkpoint cannot keep bit for bit."""
+    import jax  # workers do without it
+
+    for path, x in jax.tree_util.tree_leaves_with_path(snapshot):
+        kind = getattr(x, "dtype", type(x).__name__)
+        if isinstance(x, np.ndarray | np.generic):
+            kept = kind.kind in KINDS and kind == jax.dtypes.canonicalize_dtype(kind)
+        else:
+            kept = isinstance(x, jax.Array | int)
+        if not kept:
+            raise UserError(
+                f"{name}: snapshot{jax.tree_util.keystr(path)} is {kind}; it must be an array "
+                "of at most 32 bits, for example x.view(np.uint32)"
+            )
+
+
 def action_checker(
     name: str, spec: Any, batch: tuple[int, ...] = ()
 ) -> Callable[[Any], None]:

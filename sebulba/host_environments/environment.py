@@ -14,7 +14,7 @@ class HostEnvironment(Protocol):
     FIRST), discount float32 (1 at FIRST; at LAST 0 for a termination, 1 for a truncation),
     observation a pytree. After LAST an environment ignores its action and returns FIRST of
     a new episode. Arrays that were returned are not written again. Training checks the
-    first timesteps and each 1,000th.
+    first timesteps and actions, and each 1,000th.
 
     Two optional methods make a lock-step run resume bit for bit: `snapshot()`, a pytree of
     arrays (none of 64 bits) that are not written again, and `restore(snapshot)`, called
@@ -29,7 +29,7 @@ class HostEnvironment(Protocol):
         """FIRST in every environment. Called before any step."""
 
     def step(self, action: np.ndarray) -> dm_env.TimeStep:
-        """The timesteps after `action` [B, ...]."""
+        """The timesteps after `action` [B, ...], in the dtype of its spec; read-only."""
 
     def observation_spec(self) -> Any:
         """A pytree of dm_env specs, without the batch axis."""

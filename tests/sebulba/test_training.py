@@ -375,6 +375,20 @@ def test_actions_of_another_spec_end_the_run(spec, line):
     assert str(error.value).endswith("; correct the agent")
 
 
+def test_a_snapshot_of_64_bits_ends_the_run():
+    """A checkpoint would keep 32 of them, and the run would resume as another one."""
+
+    class Saves(HostCounter):
+        def snapshot(self):
+            return {"count": self._count}
+
+    line = (
+        r"^Saves: snapshot\['count'\] is int64; it must be an array of at most 32 bits"
+    )
+    with pytest.raises(UserError, match=line):
+        last(train(environment=Saves, threads_per_core=1, max_lag=0, devices=2))
+
+
 def test_an_interrupt_in_the_callers_loop_ends_all_threads():
     rows = train(devices=2, total_steps=10**9, trajectories_per_report=1)
     with pytest.raises(KeyboardInterrupt):

@@ -1,6 +1,7 @@
 """What an environment returns against what it declares."""
 
 import dm_env
+import jax
 import numpy as np
 import pytest
 from dm_env import specs
@@ -289,3 +290,26 @@ def test_timesteps_follow_one_another(before, lie, line):
     with pytest.raises(UserError) as error:
         check(lie(told))
     assert str(error.value).startswith(f"HostCounter: {line}; correct the environment")
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "line"),
+    [
+        (
+            {"rng": np.zeros(2, np.uint64)},
+            "snapshot['rng'] is uint64; it must be an arr",
+        ),
+        ((np.float64(0.1),), "snapshot[0] is float64; it must be"),
+        ([0.1], "snapshot[0] is float; it must be"),
+        ({"level": "easy"}, "snapshot['level'] is str; it must be"),
+    ],
+)
+def test_what_a_checkpoint_cannot_keep_is_named(snapshot, line):
+    with pytest.raises(UserError) as error:
+        checking.check_snapshot("Own", snapshot)
+    assert str(error.value).startswith(f"Own: {line}")
+
+
+def test_what_a_checkpoint_keeps_passes():
+    numbers = np.zeros(2, np.uint64).view(np.uint32), np.float32(0.1), 3, True, None
+    checking.check_snapshot("Own", (numbers, jax.random.key(0), jax.numpy.ones(2)))
