@@ -97,8 +97,10 @@ class AutoReset(Wrapper):
         return self.environment.render(state.inner)
 
 
-def as_declared(action_spec: Any, action: Any) -> Any:
+def as_declared(environment: Environment, action: Any) -> Any:
     """Actions [B, ...] in the dtypes of their spec; ValueError for those of another spec."""
+    with jax.ensure_compile_time_eval():  # a spec may be computed, too
+        action_spec = environment.action_spec()
 
     def leaf(spec: Any, x: jax.Array) -> jax.Array:
         is_float, may_be = (jnp.issubdtype(y.dtype, jnp.floating) for y in (x, spec))
@@ -122,7 +124,7 @@ class Batched(Wrapper):
     def step(
         self, key: Key, state: Any, action: jax.Array
     ) -> tuple[Any, dm_env.TimeStep]:
-        action = as_declared(self.environment.action_spec(), action)
+        action = as_declared(self.environment, action)
         return jax.vmap(self.environment.step)(key, state, action)
 
 
@@ -155,7 +157,7 @@ class PooledReset(Wrapper):
         place = jax.vmap(lambda key: jax.random.randint(key, (), 0, self.pool_size))(
             key
         )
-        action = as_declared(self.environment.action_spec(), action)
+        action = as_declared(self.environment, action)
         stepped = jax.vmap(self.environment.step)(key, state.inner, action)
 
         def choose(fresh, x):
