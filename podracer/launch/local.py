@@ -12,12 +12,13 @@ from typing import IO
 import tyro
 
 from podracer import command
-from podracer.errors import check_at_least_one
+from podracer.errors import check_at_least_one, check_range
 from podracer.launch import restarts
 from podracer.launch.steps import END_SECONDS, How, Step, end
 from podracer.parallel.hosts import VARIABLES
 
 EXAMPLE = "local 2 -- python train.py"
+MOST_PROCESSES = 1_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +34,8 @@ class Config:
     how: command.Flat[How] = dataclasses.field(default_factory=How)
 
     def __post_init__(self):
-        check_at_least_one(processes=self.processes, cores=self.cores)
+        check_range("processes", self.processes, 1, MOST_PROCESSES)
+        check_at_least_one(cores=self.cores)
 
 
 def steps(config: Config, program: Sequence[str]) -> list[Step]:

@@ -13,7 +13,13 @@ import tyro
 
 from podracer import files, parallel
 from podracer.agent import Agent, LearnerState
-from podracer.errors import MOST_PLAYED, check_at_least_one, check_play, check_range
+from podracer.errors import (
+    MOST_PLAYED,
+    UserError,
+    check_at_least_one,
+    check_play,
+    check_range,
+)
 from podracer.metrics import human, json_number
 from podracer.parallel import watch
 from podracer.runs import run_folder
@@ -97,21 +103,32 @@ def summary(evaluation: Evaluation) -> dict[str, float | None]:
 
 
 def keep(evaluation: Evaluation, config: Config, updates: int) -> str:
-    """Writes evaluation.json; returns a line that summarizes it."""
+    """Writes evaluation.json; returns a line that summarizes it.
+
+    Raises UserError, which starts with that line, where it cannot write.
+    """
     found = summary(evaluation)
-    returns = [json_number(float(x)) for x in evaluation.episode_return]
-    means = {name: json_number(x) for name, x in found.items()}
+    line = _line(found, config, updates)
     config_used = dataclasses.asdict(config) | {
         "run": str(config.run),
         "checkpoint": updates,
     }
-    with (
-        files.writing(config.run),
-        files.atomic(config.run / run_folder.EVALUATION) as temporary,
-    ):
-        temporary.write_text(
-            json.dumps(means | {"asked": config_used, "returns": returns}, indent=1)
-        )
+    kept = {name: json_number(x) for name, x in found.items()} | {
+        "asked": config_used,
+        "returns": [json_number(float(x)) for x in evaluation.episode_return],
+    }
+    try:
+        with (
+            files.writing(config.run),
+            files.atomic(config.run / run_folder.EVALUATION) as temporary,
+        ):
+            temporary.write_text(json.dumps(kept, indent=1))
+    except UserError as error:
+        raise UserError(f"{line}; {error}") from error
+    return line
+
+
+def _line(found: dict[str, Any], config: Config, updates: int) -> str:
     line = f"mean return {human(found['episode_return'])}"
     if found["low"] is not None:
         line += f" ({human(found['low'])} to {human(found['high'])}, 95 %)"

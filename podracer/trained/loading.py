@@ -125,8 +125,11 @@ def export(
     """Writes the actor parameters of a run as safetensors; returns how many there are.
 
     A name in the file is the path of a parameter, as `params.policy.Dense_0.kernel`.
-    Raises UserError where the run is missing, or it cannot write.
+    Raises UserError where the run is missing, the file has another suffix than .safetensors
+    (it might be one of the run's own), or it cannot write.
     """
+    if Path(file).suffix != ".safetensors":
+        raise UserError(f"file is {file}; it must end in .safetensors")
     trained = restore(folder, updates, trust=trust)
     tensors = {
         jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(x)

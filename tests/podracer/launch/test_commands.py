@@ -85,6 +85,7 @@ def test_flags_reach_the_commands(capsys, flags, words):
     [
         ("lokal 2 -- a", "no such command: 'lokal'; did you mean 'local'"),
         ("local 0 -- a", "processes is 0"),
+        ("local 99999999 -- a", "processes is 99999999; it must be from 1 to 1000"),
         ("local 2", "which program\\? podracer launch local 2 -- python train.py"),
         ("slurm -- a", "NAME is missing: podracer launch slurm NAME"),
         ("slurm a --nodes 0 -- a", "nodes is 0"),

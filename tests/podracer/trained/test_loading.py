@@ -119,6 +119,14 @@ def test_what_cannot_be_loaded_is_one_line(catch, tmp_path):
         podracer.load(tmp_path)
 
 
+def test_an_export_replaces_no_file_of_the_run(catch):
+    file = catch[0] / "config.json"
+    before = file.read_bytes()
+    with pytest.raises(UserError, match=r"json; it must end in \.safetensors$"):
+        loading.export(catch[0], file)
+    assert file.read_bytes() == before
+
+
 def test_exported_parameters_are_those_that_act(catch, tmp_path):
     from safetensors import safe_open
 
@@ -250,6 +258,13 @@ def test_the_summary_counts_what_was_played(tmp_path):
     line = evaluation.keep(played, config, 5)
     assert "over 1 episodes of 1 steps" in line
     assert line.endswith("after 5 updates; 1 unfinished after 3 steps")
+
+
+def test_an_evaluation_that_cannot_be_kept_is_told(tmp_path):
+    played = evaluation.Evaluation(np.ones(1), np.ones(1, int), np.ones(1, bool))
+    config = evaluation.Config(run=tmp_path / "gone")
+    with pytest.raises(UserError, match="^mean return 1 over 1 .*; .*gone.*No such"):
+        evaluation.keep(played, config, 5)
 
 
 def test_a_return_that_is_not_finite_is_null(tmp_path):
