@@ -150,6 +150,7 @@ def test_a_run_ends_early_at_a_return_and_leaves_a_profile(
     command.train([*SMALL, *steps, *flags])
     rows = [json.loads(x) for x in Path("run/metrics.jsonl").read_text().splitlines()]
     assert Recent(rows).has_reached(-0.5) and not Recent(rows[:-1]).has_reached(-0.5)
+    assert rows[-1]["steps"] < 1_000_000
     said = capsys.readouterr().out
     assert "stopped early: mean return" in said and "has reached -0.5" in said
     assert list((tmp_path / "run" / "profile").glob("**/*.trace.json.gz"))

@@ -137,7 +137,6 @@ def test_any_number_of_learners_computes_the_same():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), one, four)
 
 
-@pytest.mark.core
 def test_flags_of_an_agent_are_averaged_over_cores_and_updates():
     def learner_step(key, state, trajectory):
         return state, {"odd": jax.lax.axis_index(parallel.CORE) % 2 == 1}
@@ -147,6 +146,7 @@ def test_flags_of_an_agent_are_averaged_over_cores_and_updates():
     assert row["odd"] == 0.5
 
 
+@pytest.mark.core
 def test_lock_step_repeats_bit_for_bit():
     def bits():
         rows = [
