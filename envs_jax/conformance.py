@@ -50,7 +50,8 @@ def check(
     together, alone = jax.device_get(played)
 
     timesteps = together["timestep"]
-    require_all(name, _order_rules(timesteps))
+    begins = np.insert(timesteps.last()[:, :-1], 0, True, axis=1)
+    require_all(name, order_rules(timesteps, begins))
     require_all(name, timestep_rules(timesteps, environment.observation_spec()))
     require_all(name, _purity_rules(together, alone))
     alike = all(np.all(leaf == leaf[:1]) for leaf in jax.tree.leaves(timesteps))
@@ -147,17 +148,14 @@ def _record(state: Any, timestep: dm_env.TimeStep) -> dict:
     return jax.tree.map(numbers, {"state": state.inner.inner, "timestep": timestep})
 
 
-ORDER = "0 (FIRST) from initial_state only"
-
 # (field, expectation, whether it holds [copies, steps, ...], values of that shape)
 Rules = Iterator[tuple[str, str, np.ndarray, np.ndarray]]
 
 
-def _order_rules(timesteps: dm_env.TimeStep) -> Rules:
-    step_type = timesteps.step_type
-    begins = np.insert(timesteps.last()[:, :-1], 0, True, axis=1)
+def order_rules(timesteps: dm_env.TimeStep, begins: np.ndarray) -> Rules:
+    """`begins` [copies, steps]: where an episode does."""
     follows = timesteps.first() == begins
-    yield "step_type", ORDER, follows, step_type
+    yield "step_type", "0 (FIRST) from initial_state only", follows, timesteps.step_type
 
 
 def timestep_rules(timesteps: dm_env.TimeStep, observation_spec: Any) -> Rules:

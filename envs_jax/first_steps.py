@@ -4,22 +4,20 @@ import contextlib
 import functools
 from collections.abc import Iterator
 
-import dm_env
 import jax
 import numpy as np
 
 from envs_jax.conformance import (
     COPIES,
-    ORDER,
     attempt,
     name_of,
+    order_rules,
     random_actions,
     require_all,
     timestep_rules,
 )
 from envs_jax.environment import Environment
 
-FIRST = dm_env.StepType.FIRST
 STEPS = 32  # of each copy
 
 
@@ -68,9 +66,7 @@ def _check_first_steps(environment: Environment) -> None:
     timesteps = jax.tree.map(until_last, timesteps)
     begins = ended.copy()  # what follows LAST is now as timestep 0
     begins[:, 0] = True
-    step_type = timesteps.step_type
-    follows = (step_type == FIRST) == begins
-    require_all(name, [("step_type", ORDER, follows, step_type)])
+    require_all(name, order_rules(timesteps, begins))
     require_all(name, timestep_rules(timesteps, environment.observation_spec()))
 
 

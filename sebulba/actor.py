@@ -154,10 +154,11 @@ class Actor(threading.Thread):
         super().__init__(name=name, daemon=True)  # a hanging simulator blocks no exit
         self._environment, self._device = environment, device
         self._check = checking.timestep_checker(environment)
-        self._action_spec = environment.action_spec()
+        spec = environment.action_spec()
         self._check_action = checking.action_checker(
-            type(environment).__name__, self._action_spec, (environment.batch_size,)
+            type(environment).__name__, spec, (environment.batch_size,)
         )
+        self._action_dtype = spec.dtype
         self._programs, self._unroll_length, self._key = programs, unroll_length, key
         self._server, self._queue = server, queue
         self._now: tuple[Before, Unroll] | None = None  # set by `begin`
@@ -228,7 +229,7 @@ class Actor(threading.Thread):
             unroll, action = self._programs.step(params, keys, unroll, timestep)
             action = np.asarray(action)
             self._check_action(action)
-            action = action.astype(self._action_spec.dtype, copy=False)
+            action = action.astype(self._action_dtype, copy=False)
             timestep = self._environment.step(action)
             self._check(timestep)
             self._queue.stepped()

@@ -49,6 +49,7 @@ def evaluate(
     check_play(episodes, max_steps, seed)
     size = environment.batch_size
     act = jax.jit(filming.actor_step_of(agent, greedy))
+    dtype = environment.action_spec().dtype
     left = episodes // size + (np.arange(size) < episodes % size)
     total, length = np.zeros(size, np.float32), np.zeros(size, np.int32)
     played, key, steps = [], jax.random.key(seed), 0
@@ -56,7 +57,7 @@ def evaluate(
     while left.any():
         keys = jax.random.split(jax.random.fold_in(key, steps), size)
         actor_state, output = act(keys, actor_params, actor_state, timestep)
-        timestep = environment.step(np.asarray(output.action))
+        timestep = environment.step(np.asarray(output.action, dtype))
         first, last = timestep.first(), timestep.last()
         total = np.where(first, 0, total + timestep.reward)
         length = np.where(first, 0, length + 1)
@@ -95,6 +96,7 @@ def film(
     """
     filming.check(episodes, max_steps, seed)
     act, key = jax.jit(filming.actor_step_of(agent, greedy)), jax.random.key(seed)
+    dtype = environment.action_spec().dtype
 
     def draw(actor_state, timestep):
         bare = jax.tree.map(lambda x: x[0], timestep._replace(observation=()))
@@ -106,7 +108,7 @@ def film(
     def step(state, number):
         keys = jax.random.split(jax.random.fold_in(key, number), 1)
         actor_state, output = act(keys, actor_params, *state)
-        return draw(actor_state, environment.step(np.asarray(output.action)))
+        return draw(actor_state, environment.step(np.asarray(output.action, dtype)))
 
     return filming.film(start, step, episodes, max_steps, environment)
 

@@ -75,7 +75,7 @@ class TrajectoryQueue:
         self._change = threading.Condition()
         self._closed: BaseException | None = None
         self._waited = dict.fromkeys(("learner", "actors"), 0.0)  # seconds
-        self._waiting: dict[int, tuple[str, float]] = {}  # thread: who, since when
+        self._waiting: dict[threading.Thread, tuple[str, float]] = {}  # who, since when
         self._held = 0.0  # seconds for which the caller has held reports
         self._stepped: dict[threading.Thread, float] = {}  # the actors' last steps
 
@@ -149,7 +149,7 @@ class TrajectoryQueue:
         The learner gives up where no environment takes a step for long. Actors do not: the
         caller may hold a report for hours, and whatever ends the learner closes the queue.
         """
-        thread, started = threading.get_ident(), time.perf_counter()
+        thread, started = threading.current_thread(), time.perf_counter()
         self._waiting[thread] = who, started
         while not (self._closed or condition()):
             newest = max([started - self._held, *self._stepped.values()])
@@ -159,7 +159,7 @@ class TrajectoryQueue:
             self._change.wait(left if who == "learner" else None)
         del self._waiting[thread]
         self._waited[who] += time.perf_counter() - started
-        if threading.current_thread() in self._stepped:
+        if thread in self._stepped:
             self.stepped()  # its time begins again
         if self._closed:
             raise self._closed
@@ -171,7 +171,7 @@ class TrajectoryQueue:
     def _check_actors(self) -> None:
         """Raises TimeoutError for one that hangs while others go on."""
         for thread, since in [*self._stepped.items()]:
-            stands = thread.is_alive() and thread.ident not in self._waiting
+            stands = thread.is_alive() and thread not in self._waiting
             if stands and self._now() - since > self._patience:
                 raise TimeoutError(
                     f"{thread.name} has not moved for {self._patience:.0f} s: its "

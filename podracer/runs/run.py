@@ -181,7 +181,7 @@ def check_startable(folder: Path | None, overwrite: bool) -> None:
 
 def stop_early(
     updates: recording.Updates,
-    at: float | None,
+    at: float,
     recent: metrics.Recent,
     stop: Callable[[], None],
     say: Callable,
@@ -191,7 +191,7 @@ def stop_early(
         for state, row in updates:
             recent.add(row or {})
             yield state, row
-            if row and at is not None and recent.has_reached(at):
+            if row and recent.has_reached(at):
                 say(
                     f"stopped early: mean return {recent.mean_return():.4g} has reached "
                     f"{at:g} after {row['steps']:,.0f} steps"
@@ -263,10 +263,11 @@ def opened(
             yield folder, recording.followed(updates, checkpoints)
             return
         rows = folder / run_folder.METRICS
-        recent = metrics.Recent(metrics.read(rows) if rows.exists() else ())
-        updates = stop_early(
-            updates, keep.stop_at, recent, lambda: reached.append(True), say
-        )
+        if keep.stop_at is not None:
+            recent = metrics.Recent(metrics.read(rows) if rows.exists() else ())
+            updates = stop_early(
+                updates, keep.stop_at, recent, lambda: reached.append(True), say
+            )
         steps = metrics.last(rows).get("steps", 0)
         recorded = recording.recorded(
             updates,

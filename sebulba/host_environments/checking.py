@@ -244,7 +244,9 @@ def _of_timestep(timestep: Any, batch: tuple[int, ...]) -> Iterator[str]:
             yield f"{field} is {getattr(timestep, field)[~right][0]}; it must be {rule}"
 
 
-def _of_order(timestep: dm_env.TimeStep, before: dm_env.TimeStep | None):
+def _of_order(
+    timestep: dm_env.TimeStep, before: dm_env.TimeStep | None
+) -> Iterator[str]:
     """What is wrong after the timestep before; None: at a reset."""
     import jax  # workers do without it
 

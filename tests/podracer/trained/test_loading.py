@@ -229,6 +229,24 @@ def test_each_environment_plays_its_share():
 
 
 @pytest.mark.parametrize("play", ["evaluate", "film"])
+def test_a_host_environment_plays_with_actions_of_its_own_dtype(play):
+    class Typed(HostCounter):
+        def action_spec(self):
+            return specs.DiscreteArray(2, np.uint8)
+
+        def step(self, action):
+            dtypes.append(action.dtype)
+            return super().step(action)
+
+        def render(self):
+            return np.zeros((2, 2), np.uint8)
+
+    dtypes = []
+    getattr(sebulba, play)(*counting_agent(), Typed(1), episodes=1)
+    assert dtypes and set(dtypes) == {np.dtype(np.uint8)}
+
+
+@pytest.mark.parametrize("play", ["evaluate", "film"])
 @pytest.mark.parametrize(
     ("options", "line"),
     [
