@@ -30,13 +30,17 @@ def check(
       runs: how many there are side by side; 0 for one alone.
     """
     count, length = config.batch_size // hosts.number_of(), config.unroll_length
-    agent, spec, runs = make_agent({}), environment.observation_spec(), runs or 1
+    agent, spec = make_agent({}), environment.observation_spec()
+    copies = runs or config.cores or jax.local_device_count()
+    runs, most = runs or 1, memory.available()
     kept = memory.replayed(agent, spec, config)
-    held = kept.check(memory.available(), hosts.number_of(), runs)
+    learner = memory.of_learner(agent, copies, most)
+    held = learner + kept.check(most, hosts.number_of(), runs)
 
     def estimate() -> int:
-        """Bytes on this host; memory is linear in the batch, but for the parameters."""
-        return (size(agent, environment, count, length) - kept.size) * runs
+        """Bytes on this host that grow with the batch."""
+        besides = kept.size + learner // copies
+        return (size(agent, environment, count, length) - besides) * runs
 
     memory.check(count * runs, length + 1, spec, estimate, held)
 

@@ -59,6 +59,23 @@ def size_of(shapes: Any) -> int:
     )
 
 
+def of_learner(agent: Agent, copies: int, most: int | None) -> int:
+    """Bytes of the shared part of its learner state, which has one copy on each core.
+
+    Raises UserError where that is more than `most`, if that is known: XLA would hang in
+    the allocation.
+    """
+    key = jax.eval_shape(jax.random.key, 0)
+    held = copies * size_of(jax.eval_shape(agent.initial_learner_state, key).shared)
+    if most is not None and held > most:
+        raise UserError(
+            f"the agent's parameters and optimizer need {_size(held)} of memory in "
+            f"{copies} {'copy' if copies == 1 else 'copies'}, and {_size(most)} are "
+            "available: choose a smaller network"
+        )
+    return held
+
+
 def check(
     batch_size: int,
     steps: int,
@@ -138,4 +155,5 @@ def replayed(agent: Agent, observation_spec: Any, config: Any) -> Replayed:
 
 
 def _size(count: int) -> str:
-    return f"{count / 2**30:,.3g} GiB"
+    size = count / 2**30
+    return f"{size:,.0f} GiB" if size >= 1000 else f"{size:.3g} GiB"

@@ -4,6 +4,7 @@ import pytest
 from dm_env import specs
 
 from anakin.command import memory as of_anakin
+from anakin.command.flags import Train as Anakin
 from envs_jax import Catch
 from podracer import networks
 from podracer.agents import impala, ppo
@@ -63,6 +64,24 @@ def test_replay_is_refused_by_its_capacity(monkeypatch):
     memory.check(2**10, 4, SPEC, besides=2**29)
     with pytest.raises(UserError, match="batch_size is 131072"):
         memory.check(2**17, 1, SPEC, besides=2**30 - 2**28)
+
+
+def test_parameters_are_refused_before_xla_hangs(monkeypatch):
+    """float32 parameters and RMSProp's mean square of them: one copy a core."""
+    config = networks.Config(hidden_sizes=(10**6, 10**6))
+    network = networks.actor_critic(SPEC, specs.DiscreteArray(3), config)
+    agent = impala.make_agent(impala.Config(), network)
+    held = memory.of_learner(agent, 2, None)
+    assert held == pytest.approx(2 * 2 * 4 * 10**12, rel=0.01)
+    assert memory.of_learner(agent, 1, held) == held // 2
+    line = "optimizer need 14,9.* GiB of memory in 2 copies, and 1 GiB are available"
+    with pytest.raises(UserError, match=line):
+        memory.of_learner(agent, 2, 2**30)
+    monkeypatch.setattr(memory, "available", lambda: 2**30)
+    for runs in 0, 2:
+        train = Anakin(None, None, cores=2, batch_size=4)
+        with pytest.raises(UserError, match="in 2 copies"):
+            of_anakin.check(lambda _: agent, Catch(), train, runs)
 
 
 def test_a_container_has_less(monkeypatch, tmp_path):
