@@ -5,7 +5,6 @@ Up to rounding, each run is what it would be alone on one core; nothing is avera
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -39,11 +38,13 @@ def train(
     cores: int | None = None,
     reset_pool: int | None = None,
     stopped: Callable[[], bool] = lambda: False,
-) -> Iterator[tuple[State, list[dict[str, float]] | None]]:
+) -> Iterator[tuple[State, list[dict[str, float] | FloatingPointError] | None]]:
     """Trains S runs at once; yields (state, rows) at each report.
 
     The state's leaves are [S, ...], and `member(state, i)` is the state of run i; rows are
-    a row of metrics for each run, or None between two reports.
+    a row of metrics for each run, or None between two reports. A run with a metric that is
+    not finite has a FloatingPointError in place of its rows from then on, and costs the
+    others nothing.
 
     Args:
       make_agent: (a run's hyperparameters, which are traced) -> its agent.
@@ -56,7 +57,7 @@ def train(
 
     Raises:
       UserError: an argument is impossible, or a hyperparameter cannot differ between runs.
-      FloatingPointError: a metric of a run is not finite; names the run.
+      FloatingPointError: at the end, where runs have failed; names each.
     """
     mesh = parallel.make_mesh(cores)
     for seed in seeds:
@@ -87,12 +88,40 @@ def train(
         compiled = lowered.compile()
         return lambda state, *rest: compiled(state, values, *rest)
 
+    failed: dict[int, FloatingPointError] = {}
+
     def read(metrics, failures) -> list[dict[str, float]]:
         metrics, failures = jax.device_get((metrics, failures))
-        return [_row(metrics, failures, i, seed) for i, seed in enumerate(seeds)]
+        for i in {*range(len(seeds))} - {*failed}:
+            try:
+                tally.stop_if_not_finite({name: x[i] for name, x in failures.items()})
+            except FloatingPointError as error:
+                failed[i] = error
+        return [
+            {name: float(x[i]) for name, x in metrics.items()}
+            for i, _ in enumerate(seeds)
+        ]
+
+    def ends() -> bool:
+        return len(failed) == len(seeds) or stopped()
 
     reports = make_reports(batch_size * unroll_length, total_steps, updates_per_report)
-    return iterate(compile, state, 0, reports, stopped, read)
+    runs = iterate(compile, state, 0, reports, ends, read)
+    return _with_failures(runs, failed, seeds)
+
+
+def _with_failures(
+    runs: Iterator, failed: Mapping[int, FloatingPointError], seeds: Sequence[int]
+) -> Iterator:
+    """The same reports, with the errors of runs in place of their rows; then raises them."""
+    for state, rows in runs:
+        if len(failed) == len(seeds):
+            rows = [{} for _ in seeds]  # it may have ended between two reports
+        yield state, rows and [failed.get(i, row) for i, row in enumerate(rows)]
+    if failed:
+        raise FloatingPointError(
+            "; ".join(f"run {i} (seed {seeds[i]}), {failed[i]}" for i in sorted(failed))
+        )
 
 
 def check_shares(runs: int, cores: int, name: str = "seeds") -> None:
@@ -142,12 +171,3 @@ def make_programs(
 def member(state: State, number: int) -> State:
     """The state of one run, as `anakin.train` on one core has it."""
     return jax.tree.map(lambda x: x[number], state)
-
-
-def _row(metrics: Any, failures: Any, number: int, seed: int) -> dict[str, float]:
-    """The metrics of one run. Raises FloatingPointError if they are not finite."""
-    try:
-        tally.stop_if_not_finite({name: x[number] for name, x in failures.items()})
-    except FloatingPointError as error:
-        raise FloatingPointError(f"run {number} (seed {seed}), {error}") from error
-    return {name: float(np.asarray(x)[number]) for name, x in metrics.items()}

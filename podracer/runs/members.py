@@ -5,8 +5,9 @@ import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -82,7 +83,7 @@ def _sweep(agent: Any, text: str) -> tuple[str, list[float]]:
 
 
 def keep(
-    start: Callable[..., Generator[tuple[Any, list[dict[str, float]] | None]]],
+    start: Callable[..., Generator[tuple[Any, list[Any] | None]]],
     one: Callable[[Any, int], Any],
     members: Sequence[Member],
     config: Any,
@@ -96,6 +97,8 @@ def keep(
       members: the runs.
       config: the command's, with `total_steps` and `keep`.
       **about: as for `run.keep`.
+
+    Raises FloatingPointError at the end for the runs that failed before.
     """
     options, title = config.keep, f"{about['agent']} on {about['env']}"
     # Its curve would be replaced, and its members would be in no list.
@@ -103,59 +106,81 @@ def keep(
         raise UserError(
             f"{options.run}: is a run itself; choose another folder for several runs"
         )
+    failed: dict[Path, FloatingPointError] = {}
     with command.stopping() as stopped, contextlib.ExitStack() as stack:
         for m in members:  # all of them, before anything is compiled or written
             folder = options.run / m.name if options.run else None
             run.check_startable(folder, options.overwrite)
         updates = stack.enter_context(contextlib.closing(start(stopped=stopped)))
         base = options.run or run_folder.fresh(run.name_of(about))
-        folders = [_folder(stack, base / m.name, m, options, about) for m in members]
-        sinks = [
-            stack.enter_context(Sinks(folder, config.total_steps, options.sinks))
-            for folder in folders
+        kept = [
+            stack.enter_context(_Kept(base / m.name, m, options, about))
+            for m in members
         ]
-        checkpoints = [
-            stack.enter_context(
-                Checkpoints(folder / run_folder.CHECKPOINTS, options.checkpoint)
-            )
-            for folder in folders
-        ]
-        stack.callback(_draw, base, folders, title)
+        stack.callback(_draw, base, [x.folder for x in kept], title)
         progress = Progress(config.total_steps, title, options.quiet)
         stack.enter_context(progress)
         if not options.quiet:
             print(f"{title}: {len(members)} runs, recorded in {base}")
-        state, rows = None, None
+        state, live = None, dict(enumerate(kept))
 
         def save() -> None:
-            for number, place in enumerate(checkpoints):
-                place.save(one(state, number), rows and rows[number])
+            for number, place in live.items():
+                place.save(one(state, number))
 
-        for state, rows in updates:
-            for sink, row in zip(sinks, rows or (), strict=False):
-                sink.write(row)
-            if rows:
-                progress.update(_together(rows))
-            if any(c.is_due(rows and rows[0]) for c in checkpoints):
-                save()
+        with contextlib.suppress(FloatingPointError):  # it was in place of a row
+            for state, rows in updates:
+                for number, row in enumerate(rows or ()):
+                    if number in live and isinstance(row, FloatingPointError):
+                        failed[live[number].folder] = row
+                        live.pop(number).fail(row)
+                    elif number in live:
+                        live[number].write(row)
+                if rows and live:
+                    progress.update(_together([x.row for x in live.values()]))
+                if any(x.checkpoints.is_due(x.row) for x in live.values()):
+                    save()
         if state is not None:
             save()
+    if failed:
+        raise FloatingPointError("; ".join(f"{k}: {x}" for k, x in failed.items()))
     return base
 
 
-def _folder(
-    stack: contextlib.ExitStack, path: Path, member: Member, options: Any, about: Any
-) -> Path:
-    """Creates a run's folder and locks it until the end."""
-    folder = stack.enter_context(
-        run_folder.created(path, about | {"train": member.config}, options.overwrite)
-    )
+class _Kept:
+    """What is kept of one run: its folder, which it locks, its rows and checkpoints."""
 
-    def finished() -> bool:
-        return run_folder.is_finished(folder, member.config.total_steps)
+    def __init__(self, path: Path, member: Member, options: Any, about: Any):
+        self.row: dict[str, float] | None = None  # the newest
+        total_steps = member.config.total_steps
+        about = about | {"train": member.config}
+        with contextlib.ExitStack() as stack:
+            enter = stack.enter_context
+            self.folder = enter(run_folder.created(path, about, options.overwrite))
+            finished = partial(run_folder.is_finished, self.folder, total_steps)
+            enter(run_folder.keep_state(self.folder, finished))
+            self._sinks = enter(Sinks(self.folder, total_steps, options.sinks))
+            checkpoints = self.folder / run_folder.CHECKPOINTS
+            self.checkpoints = enter(Checkpoints(checkpoints, options.checkpoint))
+            self._open = stack.pop_all()
 
-    stack.enter_context(run_folder.keep_state(folder, finished))
-    return folder
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> bool | None:
+        return self._open.__exit__(*error)
+
+    def write(self, row: dict[str, float]) -> None:
+        self.row = row
+        self._sinks.write(row)
+
+    def save(self, state: Any) -> None:
+        self.checkpoints.save(state, self.row)
+
+    def fail(self, error: FloatingPointError) -> None:
+        """Ends this run, as if it were alone; the others go on."""
+        with contextlib.suppress(FloatingPointError), self._open:
+            raise error
 
 
 def _together(rows: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -86,8 +87,10 @@ def test_each_is_the_run_that_it_would_be_alone(module, name):
     assert all((others[3][-2] != x[-2]).any() for x in others[:3])
 
 
-def test_who_is_no_longer_finite_is_named():
-    values = [0.0, 1.0]
+@pytest.mark.parametrize("values", [[0.0, 1.0], [1.0, 1.0]], ids=["one", "all"])
+def test_who_is_no_longer_finite_is_named(values):
+    """Its error is in place of its rows; the others go on to the end, if there are any."""
+    seen = []
 
     def make_agent(numbers):
         agent = maker()({})
@@ -100,16 +103,20 @@ def test_who_is_no_longer_finite_is_named():
         return agent._replace(learner_step=learner_step, online_step=None)
 
     with pytest.raises(FloatingPointError, match=r"run 1 \(seed 8\), update 1"):
-        last(
-            population.train(
-                make_agent,
-                Counter(),
-                seeds=[7, 8],
-                numbers={"x": values},
-                **SIZES,
-                cores=2,
-            )
-        )
+        for _, rows in population.train(
+            make_agent,
+            Counter(),
+            seeds=[7, 8],
+            numbers={"x": values},
+            **SIZES,
+            cores=2,
+        ):
+            seen.append(rows)
+    assert all("update 1: loss/total" in str(rows[1]) for rows in seen)
+    if all(values):
+        assert len(seen) == 1 and isinstance(seen[0][0], FloatingPointError)
+    else:
+        assert [rows[0]["updates"] for rows in seen] == [*range(1, 11)]
 
 
 def test_the_unit_of_all_is_traced_once():
@@ -204,6 +211,46 @@ def keep_nothing(folder, seeds, overwrite=False):
         agent="ppo",
         env="catch",
     )
+
+
+ROW = dict.fromkeys(("episode_return", "steps_per_second", "compile_seconds"), 1.0)
+
+
+def test_a_run_that_fails_costs_no_other(tmp_path):
+    """Its folder ends as if it were alone; that of the other is written to the end."""
+    error = FloatingPointError("update 2: loss/total not finite")
+
+    class State(NamedTuple):
+        updates: jax.Array
+
+    def start(stopped):
+        for i, other in (1, ROW | {"steps": 16}), (2, error), (3, error):
+            row = ROW | {"updates": i, "steps": 16 * i, "seconds": 1.0}
+            yield State(jax.numpy.array([i, i])), [row, other]
+        raise FloatingPointError("run 1")
+
+    config = command.Train(ppo.Config(), None, seeds=2, total_steps=48)
+    checkpoint = dataclasses.replace(config.keep.checkpoint, steps=16)
+    keep = dataclasses.replace(config.keep, run=tmp_path, checkpoint=checkpoint)
+    config = dataclasses.replace(config, keep=keep)
+    with pytest.raises(FloatingPointError) as raised:
+        members.keep(
+            start,
+            population.member,
+            members.choose(config),
+            config,
+            agent="ppo",
+            env="catch",
+        )
+    assert str(raised.value) == f"{tmp_path / 'seed-1'}: {error}"
+    good, failed = (tmp_path / f"seed-{i}" for i in (0, 1))
+    assert len([*metrics.read(good / "metrics.jsonl")]) == 3
+    assert len([*metrics.read(failed / "metrics.jsonl")]) == 1
+    states = [json.loads((x / "state.json").read_text()) for x in (good, failed)]
+    assert [x["state"] for x in states] == ["finished", "failed"]
+    assert "error" not in states[0] and states[1]["error"] == str(error)
+    names = [{x.name for x in (y / "checkpoints").iterdir()} for y in (good, failed)]
+    assert "3" in names[0] and names[1] == {"1"}
 
 
 def test_a_run_in_the_way_costs_no_other(tmp_path):
