@@ -3,7 +3,7 @@
 from envs_jax.conformance import ProtocolError, check_structure
 from envs_jax.environment import Environment
 from envs_jax.first_steps import check_first_steps
-from podracer.errors import UserError, check_at_least_one
+from podracer.errors import UserError, check_at_least_one, check_range
 
 
 def check(
@@ -16,11 +16,10 @@ def check(
 ) -> None:
     """Raises UserError where a run could not start."""
     check_at_least_one(
-        reset_pool=reset_pool,
-        batch_size=batch_size,
-        unroll_length=unroll_length,
-        total_steps=total_steps,
+        batch_size=batch_size, unroll_length=unroll_length, total_steps=total_steps
     )
+    if reset_pool is not None:  # a larger one makes episodes that nobody plays
+        check_range("reset_pool", reset_pool, 1, batch_size)
     if batch_size % cores:
         raise UserError(
             f"batch_size is {batch_size}, which {cores} cores cannot share equally: "

@@ -15,7 +15,7 @@ import numpy as np
 from podracer import parallel
 from podracer.agent import Agent, Key, Trajectory, with_last
 from podracer.metrics import episodes
-from sebulba.host_environments import checking
+from sebulba.host_environments import checking, protocol
 from sebulba.transport import Closed, Handed, ParameterServer, TrajectoryQueue
 
 LAYOUT = Trajectory(parallel.SEQUENCE, parallel.SEQUENCE, parallel.BATCH)
@@ -153,7 +153,7 @@ class Actor(threading.Thread):
     ):
         super().__init__(name=name, daemon=True)  # a hanging simulator blocks no exit
         self._environment, self._device = environment, device
-        self._check = checking.timestep_checker(environment)
+        self._check = protocol.timestep_checker(environment)
         spec = environment.action_spec()
         self._check_action = checking.action_checker(
             type(environment).__name__, spec, (environment.batch_size,)
@@ -175,7 +175,7 @@ class Actor(threading.Thread):
     def snapshot(self) -> Snapshot:
         """A copy of the actor's state; call it between two trajectories only."""
         inner = self._environment.snapshot()
-        checking.check_snapshot(type(self._environment).__name__, inner)
+        protocol.check_snapshot(type(self._environment).__name__, inner)
         snapshot = Snapshot(*self._now[0], inner)
         return jax.device_put(snapshot, self._device, may_alias=False)
 

@@ -46,9 +46,9 @@ def _summary(function: Callable) -> str:
 def exits(program: str) -> Iterator[None]:
     """Ends a command with one line on stderr and an exit code; also a decorator.
 
-    UserError and a full disk are 2, FloatingPointError (a run that is no longer finite) 1,
-    Ctrl-C 130, SIGTERM 143, and 141 without a line where nobody reads the output any more
-    (`| head`).
+    UserError, a full disk, too little memory and a JAX that cannot start are 2,
+    FloatingPointError (a run that is no longer finite) 1, Ctrl-C 130, SIGTERM 143, a closed
+    terminal 129, and 141 without a line where nobody reads the output any more (`| head`).
     The other hosts of a run end too, see `parallel.watch`, and threads that hang, see
     `_ending_threads`. Modules in the current folder can be imported, as with `python -m`.
     """
@@ -60,10 +60,15 @@ def exits(program: str) -> Iterator[None]:
 def _saying_why(program: str) -> Iterator[None]:
     """All of `exits` but the end of threads."""
 
-    def terminated(*_) -> None:
-        raise SystemExit(128 + signal.SIGTERM)  # so that files and threads are closed
+    shown = _on_terminal()
 
-    signal.signal(signal.SIGTERM, terminated)
+    def terminated(number: int, _) -> None:
+        if number == signal.SIGHUP:
+            _to_nowhere(*shown)
+        raise SystemExit(128 + number)  # so that files and threads are closed
+
+    for number in _terminating():
+        signal.signal(number, terminated)
     _import_from_here()
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed, as by `>&-`
@@ -84,6 +89,17 @@ def _saying_why(program: str) -> Iterator[None]:
     except SystemExit as end:
         watch.leave(end.code, "terminated")
         raise
+    except MemoryError as error:
+        line, code = f"error: too little memory: {error}", 2
+    except (RuntimeError, AssertionError) as error:
+        if _jax_starts():
+            raise
+        asked, why = (
+            sys.modules["jax"].config.jax_platforms,
+            f" ({error})" * bool(f"{error}"),
+        )
+        line = f"JAX_PLATFORMS is {asked}, where JAX finds no device{why}: unset it, or"
+        line, code = f"error: {line} install what JAX needs there", 2
     except BrokenPipeError:
         if _is_read():  # then it was another pipe
             raise
@@ -133,9 +149,36 @@ def _hangs() -> bool:
     return any(getattr(thread, "may_hang", False) for thread in threading.enumerate())
 
 
+def _jax_starts() -> bool:
+    """Whether JAX finds the devices that it is asked for; it keeps those that it found."""
+    if (jax := sys.modules.get("jax")) is None:
+        return True
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError):
+        return False
+    return True
+
+
+def _terminating() -> list[int]:
+    """The signals that end a program, but for Ctrl-C."""
+    hung_up = signal.getsignal(signal.SIGHUP)  # of a closed terminal
+    return [signal.SIGTERM] + [signal.SIGHUP] * (hung_up != signal.SIG_IGN)  # nohup
+
+
 def _drop_output() -> None:
     """Lets Python flush what is left when it exits."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _to_nowhere(sys.stdout.fileno())
+
+
+def _on_terminal() -> list[int]:
+    """The outputs that are lost when the terminal is closed: writing there fails."""
+    return [*filter(os.isatty, (1, 2))]
+
+
+def _to_nowhere(*files: int) -> None:
+    for file in files:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), file)
 
 
 def _is_read() -> bool:
@@ -155,19 +198,23 @@ def _import_from_here() -> None:
 
 @contextlib.contextmanager
 def stopping() -> Iterator[Callable[[], bool]]:
-    """Yields a function that says whether the run was asked to stop (SIGTERM, Ctrl-C).
+    """Yields a function that says whether the run was asked to stop: SIGTERM, Ctrl-C, or
+    SIGHUP of a closed terminal.
 
     The caller can then save its work. After a Ctrl-C the block ends with
-    KeyboardInterrupt, after a second Ctrl-C at once; after a SIGTERM it ends normally.
+    KeyboardInterrupt, after a second Ctrl-C at once; after the others it ends normally.
     """
     asked: list[int] = []
+    shown = _on_terminal()
 
     def ask(number: int, _) -> None:
         asked.append(number)
+        if number == signal.SIGHUP:
+            _to_nowhere(*shown)
         if asked.count(signal.SIGINT) > 1:
             raise KeyboardInterrupt
 
-    before = {n: signal.signal(n, ask) for n in (signal.SIGTERM, signal.SIGINT)}
+    before = {n: signal.signal(n, ask) for n in (*_terminating(), signal.SIGINT)}
     try:
         yield lambda: bool(asked)
     finally:

@@ -76,8 +76,6 @@ def do(steps: Sequence[Step], install: str) -> int:
                 f"{program} is not installed here ({install}); --dry-run shows the "
                 "commands"
             )
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup ignores it
-        signal.signal(signal.SIGHUP, _hung_up)
     codes = []
 
     def do_last(step: Step) -> None:
@@ -97,13 +95,9 @@ def do(steps: Sequence[Step], install: str) -> int:
     return next(filter(None, codes), 0)
 
 
-def _hung_up(*_) -> None:
-    raise SystemExit(128 + signal.SIGHUP)  # a closed laptop must not leave a bill
-
-
 @contextlib.contextmanager
 def _whole() -> Iterator[None]:
-    """Defers a Ctrl-C or SIGTERM to the end of the block; a second Ctrl-C interrupts it."""
+    """Defers a Ctrl-C, SIGTERM or SIGHUP to the end of the block; a second Ctrl-C interrupts it."""
     with command.stopping() as asked:
         yield
     if asked():

@@ -114,12 +114,13 @@ def kind_of(action_spec: Any) -> tuple[str, tuple[int, ...]]:
     """
     if isinstance(action_spec, specs.DiscreteArray):
         return "one of", (int(action_spec.num_values),)
-    if isinstance(action_spec, specs.BoundedArray) and len(action_spec.shape) == 1:
+    shape = action_spec.shape
+    if isinstance(action_spec, specs.BoundedArray) and len(shape) == 1 and shape[0]:
         if np.issubdtype(action_spec.dtype, np.floating):
-            return "numbers", action_spec.shape
+            return "numbers", shape
         whole = np.issubdtype(action_spec.dtype, np.integer)
         if whole and not np.any(action_spec.minimum):
-            highest = np.broadcast_to(action_spec.maximum, action_spec.shape)
+            highest = np.broadcast_to(action_spec.maximum, shape)
             return "several", tuple(int(x) + 1 for x in highest)
     raise UserError(
         f"action_spec is {action_spec}; a policy is for one choice (a dm_env "

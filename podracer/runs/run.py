@@ -164,6 +164,12 @@ def check_startable(folder: Path | None, overwrite: bool) -> None:
     Comes before compilation, which takes long; `run_folder.create` looks again.
     """
     place = Path("runs") if folder is None else folder
+    try:
+        str(place.absolute()).encode()
+    except UnicodeEncodeError:  # Orbax could not write there
+        raise UserError(
+            f"{str(place)!a}: its path is no UTF-8; choose a folder with another name"
+        ) from None
     with files.writing(place):  # its name may be too long
         exists = folder is not None and folder.is_dir()
     if exists:

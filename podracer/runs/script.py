@@ -58,8 +58,8 @@ def record(
     """`train(agent, environment, ...)`, recorded as `anakin train` records a run.
 
     A generator of what `train` yields. It keeps a run folder with the configuration,
-    metrics, curve and checkpoints, and shows the progress. SIGTERM and Ctrl-C write a
-    checkpoint before the loop ends, and so does a `break`. `podracer.load(run,
+    metrics, curve and checkpoints, and shows the progress. SIGTERM, Ctrl-C and a closed
+    terminal write a checkpoint before the loop ends, and so does a `break`. `podracer.load(run,
     agent=agent)` acts with the result; `podracer runs` and `podracer plot` know it.
 
     Args:

@@ -104,6 +104,7 @@ def _agent(stored: run.Stored, observation_spec: Any, action_spec: Any) -> Agent
 def _damaged(stored: run.Stored) -> Iterator[None]:
     """One line where no agent can be made of what `config.json` says, whatever fails."""
     path = stored.folder / run_folder.CONFIG
+    jax.devices()  # where JAX cannot start, the run is not to blame
     try:
         yield
     except UserError as error:

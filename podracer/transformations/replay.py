@@ -28,6 +28,8 @@ from podracer.transformations import examples
 from podracer.transformations import ring as rings
 from podracer.transformations.ring import Ring
 
+MOST_SAMPLES = 10_000  # for each trajectory that is delivered
+
 
 @dataclasses.dataclass(frozen=True)
 class Config:
@@ -54,8 +56,11 @@ class Config:
         check_range("replay.minimum_fill", self.minimum_fill, 0)
         check_at_least_one(**{"replay.updates": self.updates})
         rate = self.samples_per_insert
-        if not 0.0 < rate < math.inf:
-            raise UserError(f"replay.samples_per_insert is {rate}; it must be above 0")
+        if not 0.0 < rate <= MOST_SAMPLES:
+            raise UserError(
+                f"replay.samples_per_insert is {rate}; it must be above 0, at most "
+                f"{MOST_SAMPLES:,}"
+            )
         if self.capacity and self.minimum_fill > self.capacity:
             raise UserError(
                 f"replay.minimum_fill is {self.minimum_fill}, more than "

@@ -8,7 +8,6 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import dm_env
 import numpy as np
 
 from podracer.errors import UserError
@@ -43,7 +42,10 @@ def of_spec(spec: Any, field: str = "observation") -> Members | Declared:
     if parts := parts_of(spec, field):
         return Members(field, {name: of_spec(part, path) for name, part, path in parts})
     low, high = getattr(spec, "minimum", None), getattr(spec, "maximum", None)
-    return Declared(field, spec.shape, np.dtype(spec.dtype), low, high)
+    dtype = np.dtype(spec.dtype)
+    if dtype.kind == "V":  # bfloat16 and its like: NumPy cannot compare them
+        raise UserError(f"{field}_spec has dtype {dtype}; declare and give float32")
+    return Declared(field, spec.shape, dtype, low, high)
 
 
 def of_space(space: Any, field: str = "observation") -> Members | Declared:
@@ -84,57 +86,10 @@ def checker(
     """
 
     def complaints(observation: Any, reward: Any) -> Iterator[str]:
-        yield from _complaints(declared, observation, batch, bounds)
+        yield from complaints_of(declared, observation, batch, bounds)
         yield from _of_reward(reward, batch)
 
-    return _sampled(name, complaints, REMEDY)
-
-
-def timestep_checker(environment: Any) -> Callable[[Any], None]:
-    """(timestep) -> None, called each step. Raises UserError for one that breaks the protocol.
-
-    For environments of any origin. Their observations' bounds are not compared here, and a
-    reward or an observation that is not finite stops the run at its next report.
-
-    Args:
-      environment: a `HostEnvironment`.
-    """
-    declared = of_spec(environment.observation_spec())
-    batch = (environment.batch_size,)
-
-    def complaints(timestep: Any, before: Any) -> Iterator[str]:
-        yield from _of_timestep(timestep, batch)
-        yield from _complaints(declared, timestep.observation, batch, False)
-        yield from _of_width(timestep.observation)
-        yield from _of_order(timestep, before)
-
-    name = type(environment).__name__
-    sampled = _sampled(name, complaints, "correct the environment, see HostEnvironment")
-    before = None
-
-    def check(timestep: Any) -> None:
-        nonlocal before
-        sampled(timestep, before)
-        before = timestep
-
-    return check
-
-
-def check_snapshot(name: str, snapshot: Any) -> None:
-    """Raises UserError for what a checkpoint cannot keep bit for bit."""
-    import jax  # workers do without it
-
-    for path, x in jax.tree_util.tree_leaves_with_path(snapshot):
-        kind = getattr(x, "dtype", type(x).__name__)
-        if isinstance(x, np.ndarray | np.generic):
-            kept = kind.kind in KINDS and kind == jax.dtypes.canonicalize_dtype(kind)
-        else:
-            kept = isinstance(x, jax.Array | int)
-        if not kept:
-            raise UserError(
-                f"{name}: snapshot{jax.tree_util.keystr(path)} is {kind}; it must be an array "
-                "of at most 32 bits, for example x.view(np.uint32)"
-            )
+    return sampled(name, complaints, REMEDY)
 
 
 def action_checker(
@@ -149,12 +104,12 @@ def action_checker(
         declared = declared._replace(low=-np.inf, high=np.inf)
 
     def complaints(action: Any) -> Iterator[str]:
-        return _complaints(declared, action, batch, True)
+        return complaints_of(declared, action, batch, True)
 
-    return _sampled(name, complaints, "correct the agent")
+    return sampled(name, complaints, "correct the agent")
 
 
-def _sampled(
+def sampled(
     name: str, complaints: Callable[..., Iterator[str]], remedy: str
 ) -> Callable[..., None]:
     """Raises UserError for the first complaint of a step, in those that are checked."""
@@ -170,7 +125,7 @@ def _sampled(
     return check
 
 
-def _complaints(
+def complaints_of(
     declared: Members | Declared, value: Any, batch, bounds: bool
 ) -> Iterator[str]:
     """What is wrong with a value, a line each."""
@@ -205,7 +160,7 @@ def _of_members(declared: Members, value: Any, batch, bounds: bool) -> Iterator[
         yield f"{declared.field} {found}; declared are members {[*declared.parts]}"
         return
     for name, part in declared.parts.items():
-        yield from _complaints(part, members[name], batch, bounds)
+        yield from complaints_of(part, members[name], batch, bounds)
 
 
 def _of_bounds(field: str, value: np.ndarray, low: Any, high: Any) -> Iterator[str]:
@@ -220,57 +175,6 @@ def _of_bounds(field: str, value: np.ndarray, low: Any, high: Any) -> Iterator[s
     where = f"{field}{list(index) if index else ''}"
     least, most = (np.broadcast_to(x, value.shape)[index] for x in (low, high))
     yield f"{where} is {value[index]:g}, outside the declared {least:g} to {most:g}"
-
-
-def _of_timestep(timestep: Any, batch: tuple[int, ...]) -> Iterator[str]:
-    """What is wrong with a batch of timesteps besides the observation."""
-    if not isinstance(timestep, dm_env.TimeStep):
-        yield f"a timestep is {shown(timestep)}; it must be a dm_env.TimeStep"
-    for field in ("step_type", "reward", "discount"):
-        value = getattr(timestep, field)
-        if not hasattr(value, "shape") or value.dtype.kind not in KINDS:
-            yield f"{field} is {shown(value)}; it must be an array of numbers"
-        elif value.shape != batch:
-            yield f"{field} has shape {value.shape}; it must have {batch}"
-    step_type, reward, discount, _ = timestep
-    first = step_type == dm_env.StepType.FIRST
-    for field, rule, right in (
-        ("step_type", "0 (FIRST), 1 (MID) or 2 (LAST)", np.isin(step_type, (0, 1, 2))),
-        ("discount", "from 0 to 1", (0 <= discount) & (discount <= 1)),
-        ("reward", "0 at FIRST", ~first | (reward == 0)),
-        ("discount", "1 at FIRST", ~first | (discount == 1)),
-    ):
-        if not right.all():
-            yield f"{field} is {getattr(timestep, field)[~right][0]}; it must be {rule}"
-
-
-def _of_order(
-    timestep: dm_env.TimeStep, before: dm_env.TimeStep | None
-) -> Iterator[str]:
-    """What is wrong after the timestep before; None: at a reset."""
-    import jax  # workers do without it
-
-    first = timestep.step_type == dm_env.StepType.FIRST
-    due = True if before is None else before.step_type == dm_env.StepType.LAST
-    if (due & ~first).any():
-        after = "at a reset" if before is None else "after LAST"
-        yield f"step_type is {timestep.step_type[due & ~first][0]} {after}; it must be 0 (FIRST)"
-    for field in ("step_type", "reward", "discount") if before else ():
-        new, old = (getattr(x, field).dtype for x in (timestep, before))
-        if jax.dtypes.canonicalize_dtype(new) != jax.dtypes.canonicalize_dtype(old):
-            yield f"{field} has dtype {new}; before it had {old}"
-
-
-def _of_width(observation: Any) -> Iterator[str]:
-    """Integers that lose their upper bits, since JAX keeps 32 (or 64, if asked to)."""
-    import jax
-
-    for x in jax.tree.leaves(observation):
-        if x.dtype.kind in "iu":
-            limits = np.iinfo(jax.dtypes.canonicalize_dtype(x.dtype))
-            wrong = (x < limits.min) | (x > limits.max)
-            if wrong.any():
-                yield f"observation has {x[wrong][0]}, which needs 64 bits; give float32"
 
 
 def _of_reward(reward: Any, batch: tuple[int, ...]) -> Iterator[str]:

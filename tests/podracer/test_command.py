@@ -1,6 +1,8 @@
 """The command line: a configuration, or exactly one line that says what is wrong."""
 
 import dataclasses
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any, Literal
 import pytest
 import tyro
 
+import envs_jax
 from podracer.command import (
     check_not_empty,
     choose,
@@ -19,6 +22,7 @@ from podracer.command import (
     read,
 )
 from podracer.errors import UserError, nearest
+from podracer.runs import run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -330,6 +334,7 @@ def end(error=None):
             "stopped: update 7: loss/value",
         ),
         (KeyboardInterrupt(), 130, "interrupted"),
+        (MemoryError("466 GiB"), 2, "error: too little memory: 466 GiB"),
     ],
 )
 def test_exits(error, code, line, capsys):
@@ -341,9 +346,73 @@ def test_exits(error, code, line, capsys):
 
 def test_other_ends_are_left_alone():
     end()
-    for error in (ValueError("a bug"), SystemExit(0)):
+    for error in (ValueError("a bug"), RuntimeError("a bug"), SystemExit(0)):
         with pytest.raises(type(error)):
             end(error)
+
+
+@pytest.mark.core
+@pytest.mark.parametrize(
+    ("name", "command"), [("cuda", ["evaluate"]), ("banana", ["train", "--run"])]
+)
+def test_a_platform_without_devices_is_named(tmp_path, name, command):
+    """Not the folder of the run that is evaluated, which is whole."""
+    catch = envs_jax.make("catch")
+    specs = run.seen(catch.observation_spec(), catch.action_spec())
+    config = {"agent": "ppo", "env": "catch", "train": {}, "specs": specs}
+    kept = {"command": "anakin train", "versions": {}, "config": config}
+    (tmp_path / "config.json").write_text(json.dumps(kept))
+    folder = tmp_path if command == ["evaluate"] else tmp_path / "new"
+    ended = subprocess.run(
+        [sys.executable, "-m", "anakin", *command, str(folder)],
+        env=os.environ | {"JAX_PLATFORMS": name},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    *_, line = ended.stderr.splitlines()
+    assert ended.returncode == 2, ended.stderr
+    assert line.startswith(f"anakin: error: JAX_PLATFORMS is {name}, where JAX finds")
+    assert line.endswith("unset it, or install what JAX needs there")
+
+
+ON_A_TERMINAL = """
+import fcntl, pathlib, signal, sys, termios, time
+from podracer.command import stopping
+
+fcntl.ioctl(0, termios.TIOCSCTTY)  # its controlling terminal
+if sys.argv[2:] == ["nohup"]:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+with stopping() as asked:
+    print("here", flush=True)
+    deadline = time.monotonic() + 2
+    while not asked() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if asked():
+        print("more", flush=True)
+pathlib.Path(sys.argv[1]).write_text(f"{asked()}")
+"""
+
+
+@pytest.mark.parametrize("how", ["", "nohup"])
+def test_a_closed_terminal_stops_a_run_which_can_save(tmp_path, how):
+    ours, its = os.openpty()
+    file = tmp_path / "saved"
+    process = subprocess.Popen(
+        [sys.executable, "-c", ON_A_TERMINAL, str(file), *how.split()],
+        start_new_session=True,
+        stdin=its,
+        stdout=its,
+        stderr=subprocess.PIPE,
+    )
+    os.close(its)
+    with process:
+        with open(ours, "rb", 0) as shown:
+            assert shown.readline() == b"here\r\n"
+        error = process.communicate(timeout=60)[1]
+    assert process.returncode == 0, error
+    assert file.read_text() == f"{not how}"
 
 
 WITH_A_THREAD = """

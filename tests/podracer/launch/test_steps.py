@@ -25,9 +25,7 @@ def cloud(tmp_path, monkeypatch):
     for name, value in fakes.install(tmp_path, "gcloud", "sbatch", "xpk").items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(steps, "POLL_SECONDS", 0.01)
-    before = signal.getsignal(signal.SIGHUP)
-    yield tmp_path
-    signal.signal(signal.SIGHUP, before)
+    return tmp_path
 
 
 def start(*argv):
@@ -177,6 +175,7 @@ def test_a_tool_that_is_missing_is_one_line(tmp_path, monkeypatch, argv, line):
         ("*anakin*", signal.SIGHUP, ALL, 129, False),
         ("*create*", signal.SIGINT, ["create", "delete"], 130, True),
         ("*create*", signal.SIGTERM, ["create", "delete"], 143, True),
+        ("*create*", signal.SIGHUP, ["create", "delete"], 143, True),
         ("*scp*", signal.SIGINT, ALL, 130, True),
     ],
 )

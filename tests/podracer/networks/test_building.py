@@ -246,6 +246,7 @@ def test_batch_ppos_parameter_counts():
     [
         specs.Array((1,), np.float32),
         specs.BoundedArray((2, 2), np.float32, -1, 1),
+        specs.BoundedArray((0,), np.float32, -1, 1),
         specs.BoundedArray((2,), np.int32, 1, 3),
         specs.BoundedArray((2,), bool, False, True),
     ],

@@ -189,7 +189,11 @@ def test_the_printed_mean_return_is_the_curves_label(tmp_path, capsys, monkeypat
 
 @pytest.mark.parametrize(
     "number, code, line",
-    [(signal.SIGINT, 130, "anakin: interrupted\n"), (signal.SIGTERM, 143, "")],
+    [
+        (signal.SIGINT, 130, "anakin: interrupted\n"),
+        (signal.SIGTERM, 143, ""),
+        (signal.SIGHUP, 129, ""),
+    ],
 )
 def test_a_signal(tmp_path, number, code, line):
     program = f"""

@@ -216,6 +216,7 @@ def test_there_is_no_learning_online():
         ({"capacity": -1}, "replay.capacity is -1"),
         ({"capacity": 4, "minimum_fill": 5}, "minimum_fill is 5, more than .* larger"),
         ({"samples_per_insert": 0.0}, "samples_per_insert is 0.0; it must be above 0"),
+        ({"samples_per_insert": 1e30}, r"is 1e\+30; .* at most 10,000"),
         ({"samples_per_insert": np.nan}, "samples_per_insert is nan"),
         ({"updates": 0}, "replay.updates is 0"),
         ({"updates": 2}, "updates is 2, for sampled .* --replay.no-fresh"),
