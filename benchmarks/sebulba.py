@@ -5,8 +5,10 @@
 For each setting: environment steps/s of the simulator alone (one batch per actor thread,
 random actions), of acting without learning, of learning from one trajectory again and
 again, and of training. The limit is the speed of the slower of acting and learning;
-`share` is training over that limit. On two CPUs acting and learning also compete for
-processors: `both` is training over the speed that they would have if they took turns.
+`share` is training over that limit. On a CPU acting and learning also compete for
+processors: `both` is training over the speed that they would have if they took turns, and
+`processors` is training over the speed at which all processors would be busy, if a step
+took as much of their time as in acting alone and learning alone together.
 """
 
 import contextlib
@@ -96,7 +98,7 @@ class Setting:
             self.env, self.batch, seed, env_threads, self.options
         )
 
-    def measure(self, seconds: float) -> dict[str, float]:
+    def measure(self, seconds: float) -> dict[str, "Speed"]:
         return {
             "simulator": self.simulator(seconds),
             "acting": self.acting(seconds),
@@ -104,12 +106,13 @@ class Setting:
             "training": self.training(seconds),
         }
 
-    def simulator(self, seconds: float) -> float:
+    def simulator(self, seconds: float) -> "Speed":
         """The host environments alone, each batch in its own thread."""
         environments = [self.environment(number) for number in range(self.threads)]
         for environment in environments:
             environment.reset()  # a first one takes seconds
         counts, started = [0] * self.threads, time.perf_counter()
+        used = time.process_time()
 
         def play(number: int) -> None:
             random = np.random.default_rng(number)
@@ -126,12 +129,12 @@ class Setting:
             thread.start()
         for thread in threads:
             thread.join()
-        speed = sum(counts) / (time.perf_counter() - started)
+        speed = Speed.of(sum(counts), started, used)
         for environment in environments:
             environment.close()
         return speed
 
-    def acting(self, seconds: float) -> float:
+    def acting(self, seconds: float) -> "Speed":
         """Actors whose trajectories are discarded."""
         learner, server = self.learner(), ParameterServer(self.cores.actors)
         server.publish(learner.params, 0)
@@ -155,7 +158,7 @@ class Setting:
         with actor.running(actors, queue):
             return rate(queue.get, self.steps, seconds, warm_up=2 * self.threads)
 
-    def learning(self, seconds: float) -> float:
+    def learning(self, seconds: float) -> "Speed":
         """The learner on one trajectory that is already on its cores."""
         environment, learner = self.environment(0), self.learner()
         parts = len(self.cores.learners)
@@ -178,7 +181,7 @@ class Setting:
 
         return rate(learn, self.steps, seconds)
 
-    def training(self, seconds: float) -> float:
+    def training(self, seconds: float) -> "Speed":
         """`sebulba.train` as its user sees it."""
         with contextlib.closing(self.train()) as rows:
             return rate(lambda: next(rows), self.steps, seconds, 2 * self.threads)
@@ -211,21 +214,46 @@ class Setting:
         return learner
 
 
-def rate(call: Callable, steps: int, seconds: float, warm_up: int = 2) -> float:
-    """Environment steps/s of a call that takes `steps`."""
+class Speed(NamedTuple):
+    """Of a part."""
+
+    steps: float  # environment steps/s
+    processors: float  # seconds of a processor that an environment step takes
+
+    @classmethod
+    def of(cls, steps: int, started: float, used: float) -> "Speed":
+        """Of so many steps since these values of `perf_counter` and `process_time`."""
+        spent, took = time.process_time() - used, time.perf_counter() - started
+        return cls(steps / took, spent / steps)
+
+
+def rate(call: Callable, steps: int, seconds: float, warm_up: int = 2) -> Speed:
+    """The speed of a call that takes `steps`."""
     for _ in range(warm_up):
         call()
-    calls, started = 0, time.perf_counter()
+    calls, started, used = 0, time.perf_counter(), time.process_time()
     while time.perf_counter() - started < seconds:
         call()
         calls += 1
-    return calls * steps / (time.perf_counter() - started)
+    return Speed.of(calls * steps, started, used)
+
+
+def shares(got: dict[str, Speed]) -> list[float]:
+    """Training over three limits: `share`, `both` and `processors`."""
+    acting, learning = got["acting"], got["learning"]
+    limits = (
+        min(acting.steps, learning.steps),
+        1 / (1 / acting.steps + 1 / learning.steps),
+        parallel.processors() / (acting.processors + learning.processors),
+    )
+    return [got["training"].steps / limit for limit in limits]
 
 
 def table(config: Config) -> rich.table.Table:
     """One row a setting."""
     names = ("simulator", "acting", "learning", "training")
-    result = rich.table.Table("setting", "B", "T", "threads", *names, "share", "both")
+    limits = ("share", "both", "processors")
+    result = rich.table.Table("setting", "B", "T", "threads", *names, *limits)
     cores = split(jax.local_devices())
     settings = itertools.product(
         config.settings,
@@ -237,13 +265,10 @@ def table(config: Config) -> rich.table.Table:
         got = Setting(SETTINGS[name], batch, unroll, threads, cores).measure(
             config.seconds
         )
-        limit = min(got["acting"], got["learning"])
-        both = 1 / (1 / got["acting"] + 1 / got["learning"])
         result.add_row(
             *map(str, (name, batch, unroll, threads)),
-            *(human(got[x]) for x in names),
-            f"{got['training'] / limit:.2f}",
-            f"{got['training'] / both:.2f}",
+            *(human(got[x].steps) for x in names),
+            *(f"{x:.2f}" for x in shares(got)),
         )
     return result
 
@@ -251,6 +276,6 @@ def table(config: Config) -> rich.table.Table:
 if __name__ == "__main__":
     config = tyro.cli(Config)
     parallel.use_cpu_cores(config.cores)
-    console = rich.console.Console(width=110)
+    console = rich.console.Console(width=120)
     console.print(f"jax {jax.__version__}; {split(jax.local_devices())}")
     console.print(table(config))

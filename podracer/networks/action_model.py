@@ -137,13 +137,3 @@ def dense(
     init: nn.initializers.Initializer = torsos.INITS["truncated"],
 ) -> nn.Dense:
     return nn.Dense(features, kernel_init=init, name=name)
-
-
-def prediction_bytes(num_actions: int) -> int:
-    """The size of `Predictions` for one timestep: 4 bytes for each float32.
-
-    Online, target and gradient each have T + 1 times B of these; almost all is z and q.
-    """
-    of_state = num_actions + PREDICTION_SIZE
-    of_action = PREDICTION_SIZE + NUM_BINS + num_actions
-    return 4 * (of_state + num_actions * of_action)

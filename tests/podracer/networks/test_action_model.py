@@ -8,7 +8,7 @@ from dm_env import specs
 
 from podracer.errors import UserError
 from podracer.networks import heads
-from podracer.networks.action_model import Config, action_model, prediction_bytes
+from podracer.networks.action_model import Config, action_model
 from podracer.transformations.examples import zero_timestep
 
 pytestmark = pytest.mark.core
@@ -51,7 +51,8 @@ def test_memory_of_predictions_at_18_actions():
     )
     predictions = jax.eval_shape(network.unroll, params, ((),), timesteps)
     size = sum(4 * x.size for x in jax.tree.leaves(predictions))
-    assert size == 29 * 64 * prediction_bytes(18)
+    each = 18 + 600 + 18 * (600 + 601 + 18)  # policy, y; z, q and next policy by action
+    assert size == 29 * 64 * 4 * each
     assert size == pytest.approx(167e6, rel=0.01)
 
 
