@@ -1,9 +1,11 @@
-"""Writing files atomically, and one line where the system refuses."""
+"""Writing files atomically, locks, and one line where the system refuses."""
 
 import contextlib
+import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from podracer.errors import UserError
 
@@ -32,3 +34,35 @@ def writing(path: str | Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(f"{path}: cannot write: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Locks a file, which it creates, until the end or that of the process.
+
+    Raises BlockingIOError if another process has the lock.
+    """
+    with open(path, "a") as file:
+        _lock(file, fcntl.LOCK_EX)
+        yield
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process has the lock of a file."""
+    try:
+        with open(path) as file:
+            _lock(file, fcntl.LOCK_SH)
+    except BlockingIOError:
+        return True
+    except OSError:  # never locked
+        pass
+    return False
+
+
+def _lock(file: IO, how: int) -> None:
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:  # a file system without locks
+        pass

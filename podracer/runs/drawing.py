@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from podracer.errors import UserError
+from podracer.files import writing
 from podracer.metrics import read
 from podracer.runs.run_folder import CURVE, METRICS
 
@@ -27,7 +28,8 @@ def drawing(folder: Path, title: str) -> Iterator[Callable[[], None]]:
     try:
         yield curve.draw_if_due
     except BaseException:
-        with contextlib.suppress(UserError):  # the first error is the one to report
+        # The first error is the one to report; the folder may be gone.
+        with contextlib.suppress(UserError):
             curve.finish()
         raise
     curve.finish()
@@ -86,4 +88,5 @@ class _Curve:
 def _draw(folder: Path, title: str) -> None:
     from podracer.runs import plot  # matplotlib is slow to import
 
-    plot.save(plot.curve(read(folder / METRICS), title), folder / CURVE)
+    with writing(folder / CURVE):
+        plot.save(plot.curve(read(folder / METRICS), title), folder / CURVE)

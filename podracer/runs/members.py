@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from podracer import command, metrics
+from podracer import command, files, metrics
 from podracer.checkpoints.checkpoint import Checkpoints
 from podracer.errors import UserError
-from podracer.runs import run, run_folder
+from podracer.runs import recording, run, run_folder
 from podracer.runs.listing import to_points
 from podracer.runs.progress import Progress
 from podracer.runs.sinks import Sinks
@@ -117,7 +117,7 @@ def keep(
             stack.enter_context(_Kept(base / m.name, m, options, about))
             for m in members
         ]
-        stack.callback(_draw, base, [x.folder for x in kept], title)
+        stack.push(partial(_draw, base, [x.folder for x in kept], title))
         progress = Progress(config.total_steps, title, options.quiet)
         stack.enter_context(progress)
         if not options.quiet:
@@ -157,8 +157,8 @@ class _Kept:
         with contextlib.ExitStack() as stack:
             enter = stack.enter_context
             self.folder = enter(run_folder.created(path, about, options.overwrite))
-            finished = partial(run_folder.is_finished, self.folder, total_steps)
-            enter(run_folder.keep_state(self.folder, finished))
+            finished = partial(recording.is_finished, self.folder, total_steps)
+            self._check_ours = enter(recording.keep_state(self.folder, finished))
             self._sinks = enter(Sinks(self.folder, total_steps, options.sinks))
             checkpoints = self.folder / run_folder.CHECKPOINTS
             self.checkpoints = enter(Checkpoints(checkpoints, options.checkpoint))
@@ -171,10 +171,12 @@ class _Kept:
         return self._open.__exit__(*error)
 
     def write(self, row: dict[str, float]) -> None:
+        self._check_ours()
         self.row = row
         self._sinks.write(row)
 
     def save(self, state: Any) -> None:
+        self._check_ours()
         self.checkpoints.save(state, self.row)
 
     def fail(self, error: FloatingPointError) -> None:
@@ -193,19 +195,22 @@ def _together(rows: Sequence[dict[str, float]]) -> dict[str, float]:
     }
 
 
-def _draw(base: Path, folders: Sequence[Path], title: str) -> None:
-    """Draws a curve of each run, and one of all: the mean with its interval."""
+def _draw(base: Path, folders: Sequence[Path], title: str, *error: object) -> None:
+    """Draws a curve of each run, and one of all: the mean with its interval.
+
+    `error` is that of the block which ends: the one to report.
+    """
     from podracer.runs import plot  # matplotlib is slow to import
 
     groups: dict[str, list[np.ndarray]] = {}
-    for folder in folders:
-        rows = [*metrics.read(folder / run_folder.METRICS)]
-        plot.save(
-            plot.curve(rows, f"{title}, {folder.name}"), folder / run_folder.CURVE
-        )
-        points = to_points(rows, "steps", "episode_return")
-        if len(points):
-            group = folder.name.rpartition("seed-")[0].rstrip("-") or title
-            groups.setdefault(group, []).append(points)
-    if groups:
-        plot.save(plot.compare(groups), base / run_folder.CURVE)
+    with contextlib.suppress(*[UserError] * any(error)), files.writing(base):
+        for folder in folders:
+            rows = [*metrics.read(folder / run_folder.METRICS)]
+            curve = plot.curve(rows, f"{title}, {folder.name}")
+            plot.save(curve, folder / run_folder.CURVE)
+            points = to_points(rows, "steps", "episode_return")
+            if len(points):
+                group = folder.name.rpartition("seed-")[0].rstrip("-") or title
+                groups.setdefault(group, []).append(points)
+        if groups:
+            plot.save(plot.compare(groups), base / run_folder.CURVE)

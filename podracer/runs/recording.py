@@ -1,16 +1,22 @@
 """Records a training loop: metrics, checkpoints, the curve, and the progress shown."""
 
 import contextlib
+import json
+import os
+import platform
 import sys
-from collections.abc import Callable, Generator
+import time
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 from podracer.checkpoints.checkpoint import Checkpoints
-from podracer.metrics import read
+from podracer.errors import UserError
+from podracer.files import atomic
+from podracer.metrics import last, read
 from podracer.runs.drawing import drawing
 from podracer.runs.progress import Progress
-from podracer.runs.run_folder import CURVE, METRICS, is_finished, keep_state
+from podracer.runs.run_folder import CURVE, METRICS, STATE, load_state
 from podracer.runs.sinks import Config, Sinks
 
 Updates = Generator[tuple[Any, dict[str, float] | None]]
@@ -52,15 +58,16 @@ def recorded(
     before = read(folder / METRICS) if (folder / METRICS).exists() else ()
 
     with (
-        keep_state(folder, lambda: is_finished(folder, total_steps)),
+        keep_state(folder, lambda: is_finished(folder, total_steps)) as check_ours,
         Sinks(folder, total_steps, sinks or Config()) as rows,
         drawing(folder, title) as draw_if_due,
         Progress(total_steps, title, quiet, before) as progress,
         checkpoints or contextlib.nullcontext(),
         contextlib.closing(updates),  # a failing loop leaves no thread behind
-        contextlib.closing(saved(updates, checkpoints)) as all_updates,
+        contextlib.closing(saved(updates, checkpoints, check_ours)) as all_updates,
     ):
         for state, metrics in all_updates:
+            check_ours()
             if metrics is not None:
                 metrics = evaluate(state, metrics)
                 rows.write(metrics)
@@ -79,17 +86,79 @@ def followed(updates: Updates, checkpoints: Checkpoints) -> Updates:
         yield from saved(updates, checkpoints)
 
 
-def saved(updates: Updates, checkpoints: Checkpoints | None) -> Updates:
-    """The same, with checkpoints where they are due, and at the end."""
+def saved(
+    updates: Updates,
+    checkpoints: Checkpoints | None,
+    check_ours: Callable[[], None] = lambda: None,
+) -> Updates:
+    """The same, with checkpoints where they are due, and at the end.
+
+    `check_ours` is called before each; see `keep_state`.
+    """
+
+    def save() -> None:
+        check_ours()
+        checkpoints.save(state, metrics)
+
     state = metrics = None
     try:
         for state, metrics in updates:
             yield state, metrics
             if checkpoints and checkpoints.is_due(metrics):
-                checkpoints.save(state, metrics)
+                save()
     except GeneratorExit:  # the caller's loop ended early
         if checkpoints and not sys.is_finalizing():
-            checkpoints.save(state, metrics)
+            save()
         raise
     if checkpoints and state is not None:
-        checkpoints.save(state, metrics)
+        save()
+
+
+@contextlib.contextmanager
+def keep_state(
+    folder: Path, finished: Callable[[], bool]
+) -> Iterator[Callable[[], None]]:
+    """Maintains `state.json`: host, process and start of the run, and how it ended.
+
+    Yields a function that raises UserError once the folder was moved or removed. Another
+    run may have taken its place, where this one must write nothing more.
+    """
+    started = load_state(folder).get("started") or time.time()
+    process = {"host": platform.node(), "pid": os.getpid(), "started": started}
+
+    def write(state: str, **more: str) -> None:
+        with atomic(folder / STATE) as temporary:
+            temporary.write_text(json.dumps({"state": state} | process | more) + "\n")
+
+    def check_ours() -> None:
+        try:
+            ours = process.items() <= json.loads((folder / STATE).read_text()).items()
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            ours = False
+        except OSError:
+            return  # nobody knows, as where a network file system pauses
+        if not ours:
+            raise UserError(
+                f"{folder}: was moved, removed or replaced while the run wrote there; "
+                "the run ends"
+            )
+
+    write("running")
+    try:
+        yield check_ours
+        state, error = "finished" if finished() else "stopped", None
+    except Exception as exception:
+        state, error = "failed", exception
+        raise
+    except BaseException:  # Ctrl-C
+        state, error = "stopped", None
+        raise
+    finally:
+        with contextlib.suppress(UserError):  # the first error is the one to report
+            check_ours()
+            write(state, **({"error": f"{error}"} if error else {}))
+
+
+def is_finished(folder: Path, total_steps: int) -> bool:
+    """Whether a run's metrics have reached its last environment step."""
+    return last(folder / METRICS).get("steps", 0) >= total_steps

@@ -2,24 +2,22 @@
 
 import contextlib
 import dataclasses
-import fcntl
 import importlib.metadata
 import itertools
 import json
-import os
 import platform
 import secrets
 import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from podracer import imports, metrics
+from podracer import imports
 from podracer.errors import UserError
-from podracer.files import atomic, writing
+from podracer.files import atomic, is_locked, locked, writing
 from podracer.parallel import hosts
 
 CONFIG = "config.json"
@@ -160,17 +158,15 @@ def held(folder: str | Path) -> Iterator[None]:
     The lock ends with the process, however that ends. Raises UserError if another process
     has it.
     """
-    with contextlib.ExitStack() as stack:
-        with writing(folder):
-            file = stack.enter_context(open(Path(folder) / LOCK, "a"))
+    with contextlib.ExitStack() as stack, writing(folder):
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stack.enter_context(locked(Path(folder) / LOCK))
         except BlockingIOError:
             raise UserError(
                 f"{folder}: another process is writing this run; wait for it or stop it"
             ) from None
-        except OSError:  # a file system without locks
-            pass
+        stack = stack.pop_all()
+    with stack:
         yield
 
 
@@ -198,48 +194,11 @@ def check_shared(folder: Path) -> None:
 
 def is_held(folder: str | Path) -> bool:
     """Whether a process is writing the run."""
-    try:
-        with open(Path(folder) / LOCK) as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # never held, or a file system without locks
-        pass
-    return False
-
-
-@contextlib.contextmanager
-def keep_state(folder: Path, finished: Callable[[], bool]) -> Iterator[None]:
-    """Maintains `state.json`: host, process and start of the run, and how it ended."""
-    started = load_state(folder).get("started") or time.time()
-    process = {"host": platform.node(), "pid": os.getpid(), "started": started}
-
-    def write(state: str, **more: str) -> None:
-        with atomic(folder / STATE) as temporary:
-            temporary.write_text(json.dumps({"state": state} | process | more) + "\n")
-
-    write("running")
-    try:
-        yield
-        state, error = "finished" if finished() else "stopped", None
-    except Exception as exception:
-        state, error = "failed", exception
-        raise
-    except BaseException:  # Ctrl-C
-        state, error = "stopped", None
-        raise
-    finally:
-        with contextlib.suppress(UserError):  # the first error is the one to report
-            write(state, **({"error": f"{error}"} if error else {}))
-
-
-def is_finished(folder: Path, total_steps: int) -> bool:
-    """Whether a run's metrics have reached its last environment step."""
-    return metrics.last(folder / METRICS).get("steps", 0) >= total_steps
+    return is_locked(Path(folder) / LOCK)
 
 
 def load_state(folder: Path) -> dict[str, Any]:
-    """What `keep_state` wrote, but "stopped" if the process died; empty if damaged."""
+    """What `recording.keep_state` wrote, but "stopped" if the process died; empty if damaged."""
     try:
         state = json.loads((folder / STATE).read_text())
         started = state.get("started", 0)

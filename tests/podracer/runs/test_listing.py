@@ -194,9 +194,9 @@ def test_a_process_that_was_killed_runs_no_more():
     program = f"""
 import os, sys
 from pathlib import Path
-from podracer.runs import run_folder
+from podracer.runs import recording, run_folder
 folder = Path({str(folder.resolve())!r})
-with run_folder.held(folder), run_folder.keep_state(folder, lambda: True):
+with run_folder.held(folder), recording.keep_state(folder, lambda: True):
     print("began", flush=True)
     sys.stdin.read()
 """

@@ -1,8 +1,10 @@
 """Recording: whatever ends a training loop, what it reported is on disk and in one line."""
 
+import json
 import math
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +17,7 @@ from PIL import Image
 from podracer import metrics
 from podracer.errors import UserError
 from podracer.runs import drawing, plot, run_folder
-from podracer.runs.recording import record
+from podracer.runs.recording import record, recorded
 
 CALLS = 20
 
@@ -111,6 +113,58 @@ def test_the_first_error_is_the_one_that_is_told(tmp_path):
         record(train(), tmp_path, 1000 * CALLS)
 
 
+class Saved:
+    """Stands for `Checkpoints`: notes what it saves."""
+
+    def __init__(self):
+        self.rows = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def is_due(self, row):
+        return True
+
+    def save(self, state, row):
+        self.rows.append(row["updates"])
+
+
+def moved(folder):
+    folder.rename(folder.with_name("elsewhere"))
+
+
+def replaced(folder):
+    """As by `rm -rf RUN` and another start with --run RUN."""
+    shutil.rmtree(folder)
+    folder.mkdir()
+    other = {"state": "running", "host": "another", "pid": os.getpid(), "started": 1.0}
+    (folder / "state.json").write_text(json.dumps(other))
+
+
+@pytest.mark.parametrize("change", [moved, shutil.rmtree, replaced])
+def test_a_folder_that_is_its_own_no_more_ends_a_run(tmp_path, change):
+    """Nothing is written into the folder of another run, nor into an empty one."""
+    folder, saves, ended = tmp_path / "run", Saved(), []
+    folder.mkdir()
+    updates = recorded(train(ended=ended), folder, 1000 * CALLS, checkpoints=saves)
+    with pytest.raises(UserError, match="run: was moved, removed or replaced while"):
+        for _, row in updates:
+            if row["updates"] == 3:
+                change(folder)
+                state = [*folder.glob("state.json")] and read_state(folder)
+    assert saves.rows == [1, 2] and ended
+    assert state == ([*folder.glob("state.json")] and read_state(folder))
+    if change is moved:
+        assert read_state(folder.with_name("elsewhere"))["state"] == "running"
+
+
+def read_state(folder):
+    return json.loads((folder / "state.json").read_text())
+
+
 def test_a_picture_now_and_then(tmp_path, monkeypatch):
     drawn, clock = [], iter(range(0, 10_000, 2))  # each look at the clock takes 2 s
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
@@ -201,7 +255,7 @@ import itertools, sys, time
 sys.path[:0] = [{os.path.dirname(__file__)!r}, "."]
 from test_recording import train
 from podracer.command import exits
-from podracer.runs.recording import record
+from podracer.runs.recording import record, recorded
 def slow():
     for update in train():
         yield update
