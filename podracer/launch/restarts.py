@@ -1,5 +1,6 @@
 """Restarts: a command that failed resumes from the newest checkpoint of its run."""
 
+import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from podracer.checkpoints import checksums
 from podracer.errors import UserError
 from podracer.runs import run_folder
 
+CONFIG = run_folder.CONFIG
 FINAL = (0, 2)  # exit codes without a restart: success, and bad input
 
 
@@ -19,6 +21,12 @@ class Commands(NamedTuple):
     folder: Path  # of the run
     resume: tuple[str, ...]  # if the folder holds a complete checkpoint
     anew: tuple[str, ...]  # if it does not
+    first: tuple[str, ...]  # if another command wrote there: it will be refused
+
+    def in_config(self) -> list[str]:
+        """What each of these leaves in the `config.json` of its run."""
+        each = (shlex.join(x[x.index("train") :]) for x in self[1:])
+        return [json.dumps(f" {text}")[1:] for text in each]
 
 
 def commands(program: Sequence[str]) -> Commands:
@@ -37,8 +45,8 @@ def commands(program: Sequence[str]) -> Commands:
             f"{folder} yourself and leave --overwrite out"
         )
     train = program[: program.index("train") + 1]  # the folder has the rest
-    anew = *program, "--overwrite"
-    return Commands(Path(folder), (*train, "--resume", folder, *_code(given)), anew)
+    resume = *train, "--resume", folder, *_code(given)
+    return Commands(Path(folder), resume, (*program, "--overwrite"), (*program,))
 
 
 def _code(given: Mapping[str, Any]) -> list[str]:
@@ -50,20 +58,37 @@ def _code(given: Mapping[str, Any]) -> list[str]:
 
 def following(program: Sequence[str]) -> tuple[Sequence[str], str]:
     """The command after `program` failed, and the reason. Raises UserError, see `commands`."""
-    folder, resume, anew = commands(program)
-    for path in folder.glob(f"{run_folder.CHECKPOINTS}/*"):
+    run = commands(program)
+    if _holds_anothers(run):
+        return run.first, f"{run.folder} holds the run of another command"
+    for path in run.folder.glob(f"{run_folder.CHECKPOINTS}/*"):
         if path.name.isdigit() and not checksums.problem(path):
-            return resume, f"{folder} holds a checkpoint"
-    return anew, f"{folder} holds no whole checkpoint yet"
+            return run.resume, f"{run.folder} holds a checkpoint"
+    return run.anew, f"{run.folder} holds no whole checkpoint yet"
+
+
+def _holds_anothers(run: Commands) -> bool:
+    """Whether the command failed before it could be refused in a folder that is taken."""
+    places = CONFIG, f"*/{CONFIG}"  # the second is that of a member of --seeds
+    texts = [path.read_text() for x in places for path in run.folder.glob(x)]
+    return not all(any(x in text for x in run.in_config()) for text in texts)
 
 
 def in_shell(program: Sequence[str]) -> str:
     """`following` as shell code, for another machine. Raises UserError, see `commands`."""
-    folder, resume, anew = commands(program)
+    run = commands(program)
     return (
-        f"if {holds_checkpoint(folder)}; "
-        f"then {shlex.join(resume)}; else {shlex.join(anew)}; fi"
+        f"if {holds_anothers(run)}; then {shlex.join(run.first)}; "
+        f"elif {holds_checkpoint(run.folder)}; "
+        f"then {shlex.join(run.resume)}; else {shlex.join(run.anew)}; fi"
     )
+
+
+def holds_anothers(run: Commands) -> str:
+    """The condition in shell code: a `config.json` without any of the commands."""
+    known = " ".join(f"-e {shlex.quote(x)}" for x in run.in_config())
+    folder = shlex.quote(str(run.folder))
+    return f'[ -n "$(grep -sLF {known} {folder}/{CONFIG} {folder}/*/{CONFIG})" ]'
 
 
 def holds_checkpoint(folder: Path) -> str:

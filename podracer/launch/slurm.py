@@ -72,15 +72,15 @@ def script(config: Config, program: Sequence[str]) -> str:
 
 def _restarted(program: Sequence[str], count: int) -> str:
     """SLURM requeues a job that lost a host; this requeues one that failed, too."""
-    folder, resume, anew = restarts.commands(program)
+    run = restarts.commands(program)
     return f"""\
 restarts=${{SLURM_RESTART_COUNT:-0}}
-if [ $restarts -eq 0 ]; then
-  {SRUN}{shlex.join(program)}
-elif {restarts.holds_checkpoint(folder)}; then
-  {SRUN}{shlex.join(resume)}
+if [ $restarts -eq 0 ] || {restarts.holds_anothers(run)}; then
+  {SRUN}{shlex.join(run.first)}
+elif {restarts.holds_checkpoint(run.folder)}; then
+  {SRUN}{shlex.join(run.resume)}
 else
-  {SRUN}{shlex.join(anew)}
+  {SRUN}{shlex.join(run.anew)}
 fi
 code=$?
 if [ $code -ne 0 ] && [ $code -ne 2 ] && [ $restarts -lt {count} ]; then

@@ -13,6 +13,7 @@ from podracer.checkpoints import checksums
 from podracer.errors import UserError
 from podracer.launch import restarts, slurm
 from podracer.launch.steps import How
+from podracer.runs import run_folder
 from tests.podracer.launch import fakes
 
 PROGRAM = ("anakin", "train", "--env", "catch", "--run", "runs/a")
@@ -143,6 +144,48 @@ def test_a_shell_finds_what_we_find(tmp_path, monkeypatch, names, expected):
     assert restarts.following(PROGRAM)[0] == expected
     text = f"anakin() {{ echo anakin $*; }}; {restarts.in_shell(PROGRAM)}"
     assert bash(text, {}) == f"{' '.join(expected)}\n"
+
+
+@pytest.mark.parametrize("place", ["", "seed-0"])
+@pytest.mark.parametrize(
+    ("command", "checkpoint", "expected"),
+    [
+        (PROGRAM, False, ANEW),
+        (PROGRAM, True, RESUME),
+        (ANEW, True, RESUME),
+        (RESUME, True, RESUME),
+        ((*PROGRAM, "--seed", "3"), False, PROGRAM),
+        ((*PROGRAM, "--seed", "3"), True, PROGRAM),
+        (("anakin", "train", "--seed", "3", *PROGRAM[2:]), True, PROGRAM),
+    ],
+    ids=lambda x: " ".join(x) if isinstance(x, tuple) else None,
+)
+def test_the_run_of_another_command_is_left_alone(
+    tmp_path, monkeypatch, place, command, checkpoint, expected
+):
+    """Where the first start ended before it could be refused; in `set -o pipefail`, too."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["/bin/anakin", *command[1:]])
+    run_folder.create(Path("runs/a") / place, {})
+    if checkpoint:
+        folder = Path("runs/a/checkpoints/7")
+        folder.mkdir(parents=True)
+        checksums.write(folder)
+    assert restarts.following(PROGRAM)[0] == expected
+    shell = (
+        f"set -o pipefail; anakin() {{ echo anakin $*; }}; {restarts.in_shell(PROGRAM)}"
+    )
+    assert bash(shell, {}) == f"{' '.join(expected)}\n"
+
+
+def test_letters_that_json_or_a_shell_would_change(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    program = ("anakin", "train", "--env", 'my:"é\'s"', "--run", "a b")
+    monkeypatch.setattr(sys, "argv", ["/bin/anakin", *program[1:]])
+    run_folder.create("a b", {})
+    assert restarts.following(program)[0] == (*program, "--overwrite")
+    said = bash(f"anakin() {{ echo $*; }}; {restarts.in_shell(program)}", {})
+    assert said.endswith(" --overwrite\n")
 
 
 def test_a_damaged_checkpoint_does_not_count(tmp_path):
