@@ -170,7 +170,7 @@ def make_step(
             act, environment, unroll_length, state.actors, act_key, platform
         )
         learner, metrics = agent.learner_step(learn_key, state.learner, trajectory)
-        metrics |= tally.given(trajectory.timesteps)
+        metrics = tally.joined(metrics, tally.given(trajectory.timesteps))
         return after_unit(state, learner, actors), metrics
 
     return step
@@ -202,7 +202,7 @@ def make_online_step(agent: Agent, environment, unroll_length: int) -> Callable:
         learner, metrics, (actors, given) = agent.online_step(
             learn_key, state.learner, interact
         )
-        return after_unit(state, learner, actors), metrics | given
+        return after_unit(state, learner, actors), tally.joined(metrics, given)
 
     return step
 

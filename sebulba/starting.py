@@ -41,7 +41,8 @@ def make_environments(
 ) -> list[Any]:
     """A batch of environments for each actor thread.
 
-    Raises UserError where a batch does not split into `parts`.
+    Raises UserError where a batch does not split into `parts`, or has another size than
+    the others.
     """
     made = []
     with closing(made):
@@ -49,6 +50,12 @@ def make_environments(
         check_splits(made[0].batch_size, parts)
         for number in range(1, threads):
             made.append(make_environment(number))
+            sizes = [made[i].batch_size for i in (0, number)]
+            if sizes[0] != sizes[1]:
+                raise UserError(
+                    f"batch_size is {sizes[0]} in make_environment(0) and {sizes[1]} in "
+                    f"make_environment({number}): make batches of one size"
+                )
     return made
 
 
@@ -58,10 +65,15 @@ def closing(environments: list[Any]) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        for environment in environments:
-            with contextlib.suppress(Exception):  # the first error is the cause
-                environment.close()
+        close(environments)
         raise
+
+
+def close(environments: list[Any]) -> None:
+    """Closes all of them, whatever they raise: an earlier error is the cause, or none."""
+    for environment in environments:
+        with contextlib.suppress(Exception):
+            environment.close()
 
 
 def check_splits(batch_size: int, parts: int) -> None:

@@ -5,6 +5,7 @@ Trajectories go from core to core to the learner, and parameters come back. The 
 the thread that iterates over `train`: nothing is learned while the caller holds a report.
 """
 
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ from sebulba.learner import Learner, State
 from sebulba.report import Report
 from sebulba.starting import (
     check,
+    close,
     closing,
     make_actors,
     make_environments,
@@ -120,6 +122,7 @@ def train(
 
     def learn() -> Iterator[tuple[State, dict[str, float] | None]]:
         """A trajectory in, parameters out."""
+        dropped.detach()  # `running` closes the environments from here
         server.publish(learner.params, learner.updates)
         asked_to_end = hosts.Ends(stopped)
         with running(actors, queue):
@@ -147,4 +150,6 @@ def train(
                     break
         watch.at_rest()
 
-    return parallel.checked(learn())
+    reports = parallel.checked(learn())
+    dropped = weakref.finalize(reports, close, environments)  # before its first report
+    return reports

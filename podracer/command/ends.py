@@ -191,9 +191,10 @@ def _is_read() -> bool:
 def _import_from_here() -> None:
     """Adds the current folder to the path of a console script: last, so that no file in
     it takes the place of an installed module."""
-    here = os.getcwd()
-    if not sys.flags.safe_path and not {"", here} & {*sys.path}:
-        sys.path.append(here)
+    with contextlib.suppress(FileNotFoundError):  # the current folder was removed
+        here = os.getcwd()
+        if not sys.flags.safe_path and not {"", here} & {*sys.path}:
+            sys.path.append(here)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from podracer.agent import Metrics
+from podracer.errors import UserError
+from podracer.metrics.vocabulary import OF_RUNS
 
 # The cause of a value that is not finite, where the metric tells it.
 CAUSES = {
@@ -50,6 +52,16 @@ def given(timesteps: dm_env.TimeStep) -> Metrics:
         "observation": sum(numbers, jnp.float32(0.0)) / max(1, len(numbers)),
         "reward": jnp.mean(timesteps.reward),
     }
+
+
+def joined(of_agent: Metrics, given: Metrics) -> Metrics:
+    """All metrics of an update. Raises UserError for an agent's that a run would replace."""
+    for name in sorted(of_agent.keys() & OF_RUNS):
+        raise UserError(
+            f"the agent's metrics have {name!r}, which a run measures itself: choose "
+            "another name"
+        )
+    return of_agent | given
 
 
 def as_floats(metrics: Metrics) -> Metrics:

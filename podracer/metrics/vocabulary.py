@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 # The same names in both architectures. A row is one report: of the calls of a compiled
 # program (Anakin) or of the learner (Sebulba); null where there is nothing to report.
-VOCABULARY = {
+_OF_EPISODES = {
     # name: (unit, meaning)
     "steps": ("environment steps", "total since the start of the run, over all cores"),
     "updates": ("updates", "total learner updates since the start of the run"),
@@ -22,7 +22,9 @@ VOCABULARY = {
     "evaluation_return": ("reward", "mean undiscounted return of these episodes"),
     "evaluation_low": ("reward", "lower end of the 95 % interval of that mean"),
     "evaluation_high": ("reward", "upper end of the 95 % interval of that mean"),
-    # Of the agent: means over the updates of the row and over the cores. A step from the end
+}
+_OF_AGENTS = {
+    # Means over the updates of the row and over the cores. A step from the end
     # of an episode to the next one counts too, with 0; what is said of actions leaves it out.
     "loss/policy": ("", "mean policy loss per step"),
     "loss/value": (
@@ -99,7 +101,8 @@ VOCABULARY = {
     "meta/prediction_entropy": ("nat", "entropy of their prediction vectors"),
     "meta/gradient_norm": ("", "global norm of the meta-gradient before clipping"),
     "meta/ended": ("share", "share of lifetimes that ended, per update of the rule"),
-    # Of Sebulba's transport.
+}
+_OF_TRANSPORT = {  # Sebulba's
     "frames_per_second": (
         "emulator frames / s",
         "steps_per_second times action repeat",
@@ -127,7 +130,9 @@ VOCABULARY = {
     "games": ("games", "number of games finished in this row, if episodes are lives"),
     "game_return": ("reward", "mean undiscounted return of these games"),
 }
-
+VOCABULARY = _OF_EPISODES | _OF_AGENTS | _OF_TRANSPORT
+# What runs measure themselves; the rest is of agents and update rules.
+OF_RUNS = _OF_EPISODES.keys() | _OF_TRANSPORT.keys() | {"observation", "reward"}
 
 # How rows are merged into one; all other metrics are averaged over the rows.
 NEWEST = (

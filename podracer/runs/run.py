@@ -165,7 +165,8 @@ def check_startable(folder: Path | None, overwrite: bool) -> None:
     """
     place = Path("runs") if folder is None else folder
     try:
-        str(place.absolute()).encode()
+        with files.writing(place):
+            str(place.absolute()).encode()
     except UnicodeEncodeError:  # Orbax could not write there
         raise UserError(
             f"{str(place)!a}: its path is no UTF-8; choose a folder with another name"

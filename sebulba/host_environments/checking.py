@@ -141,11 +141,10 @@ def complaints_of(
         return
     if value.dtype.kind not in KINDS:
         yield f"{field} is {shown(given)}, of dtype {value.dtype}; declared is {dtype}"
-    elif value.shape != (*batch, *shape):
-        yield (
-            f"{field} has shape {value.shape[len(batch) :] if batch else value.shape}; "
-            f"declared is {shape}"
-        )
+    elif value.shape[: len(batch)] != batch:
+        yield f"{field} has shape {value.shape}; declared is {(*batch, *shape)}"
+    elif value.shape[len(batch) :] != shape:
+        yield f"{field} has shape {value.shape[len(batch) :]}; declared is {shape}"
     elif _rank(value.dtype) > _rank(dtype):
         yield f"{field} has dtype {value.dtype}; declared is {dtype}"
     elif bounds and not _trivial(value.dtype, low, high):

@@ -344,6 +344,13 @@ def test_exits(error, code, line, capsys):
     assert capsys.readouterr() == ("", f"anakin: {line}\n")
 
 
+def test_a_command_works_in_a_folder_that_was_removed(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    end()
+
+
 def test_other_ends_are_left_alone():
     end()
     for error in (ValueError("a bug"), RuntimeError("a bug"), SystemExit(0)):

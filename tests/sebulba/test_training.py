@@ -1,5 +1,6 @@
 """Sebulba: alignment, cores, lag, repeatability, faults."""
 
+import gc
 import re
 import threading
 import time
@@ -261,6 +262,37 @@ def test_what_fails_before_the_start_closes_the_environments(fails):
     with pytest.raises(RuntimeError, match="no second licence|no state"):
         train(agent, environment, devices=2)
     assert made and all(x.closed for x in made)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_loop_that_is_dropped_closes_the_environments_once(begun):
+    closes = []
+
+    class Noting(HostCounter):
+        def close(self):
+            closes.append(self)
+
+    reports = train(environment=Noting, devices=2)
+    if begun:
+        next(reports)
+    reports.close()
+    del reports
+    gc.collect()
+    assert len(closes) == len({*map(id, closes)}) == 2
+
+
+def test_batches_of_several_sizes_are_refused():
+    sizes = iter([4, 4, 12])
+    made = []
+
+    def environment():
+        made.append(HostCounter(next(sizes)))
+        return made[-1]
+
+    line = r"batch_size is 4 in make_environment\(0\) and 12 in make_environment\(2\)"
+    with pytest.raises(UserError, match=line):
+        train(environment=environment, devices=2, threads_per_core=3)
+    assert all(x.closed for x in made)
 
 
 def test_a_trajectory_split_into_updates():

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from podracer.errors import UserError
 from podracer.metrics import tally
 
 
@@ -38,3 +39,11 @@ def test_a_mean_does_not_drift_with_the_number_of_updates():
     assert mean_of(lambda update: jnp.float32(1000.1), 1_000_000) == np.float32(1000.1)
     alternating = mean_of(lambda update: jnp.float32(1000 + update % 2), 1_000_000)
     assert alternating == pytest.approx(1000.5, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["reward", "steps", "lag_mean"])
+def test_a_metric_that_a_run_would_replace_is_refused(name):
+    given = {"observation": jnp.float32(0), "reward": jnp.float32(1)}
+    assert tally.joined({"loss/total": 2.0}, given) == given | {"loss/total": 2.0}
+    with pytest.raises(UserError, match=f"metrics have '{name}', which a run measures"):
+        tally.joined({name: jnp.float32(7)}, given)

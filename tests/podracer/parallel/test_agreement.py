@@ -49,6 +49,16 @@ def test_a_difference_names_the_array_and_the_remedy(one, other):
     assert len(str(error.value).splitlines()) == 1
 
 
+def test_the_last_state_is_compared_too():
+    same = of_cores({"w": np.float32(1)}, {"w": np.float32(1)})
+    other = of_cores({"w": np.float32(1)}, {"w": np.float32(2)})
+    reports = parallel.checked(x for x in [(same, 1), (other, 2)])
+    assert [next(reports)[1], next(reports)[1]] == [1, 2]
+    with pytest.raises(UserError, match="differs between cores"):
+        next(reports)
+    assert not [*parallel.checked(x for x in ())]
+
+
 def test_equal_nans_agree():
     parallel.check_shared(of_cores(*[np.float32([np.nan, 1.0])] * 4))
 

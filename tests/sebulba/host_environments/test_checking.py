@@ -115,6 +115,13 @@ def test_a_batch_has_its_axis():
         check({"x": np.int32([[0, 0]] * 3 + [[0, 9]])}, np.zeros(4))
     with pytest.raises(UserError, match="reward is nan"):
         check({"x": np.zeros((4, 2), np.int32)}, np.float32([0, 0, np.nan, 0]))
+    for shape, said in {
+        (5, 2): r"\(5, 2\); declared is \(4, 2\)",
+        (2,): r"\(2,\); declared is \(4, 2\)",
+        (4, 3): r"\(3,\); declared is \(2,\)",
+    }.items():
+        with pytest.raises(UserError, match=f"has shape {said}"):
+            check({"x": np.zeros(shape, np.int32)}, np.zeros(4))
 
 
 def test_the_first_steps_are_checked_and_each_thousandth():
