@@ -199,18 +199,30 @@ def _say_versions(before: run.Stored) -> None:
 def refuse_changes(before: Any, config: Any) -> None:
     """Raises UserError where flags change the configuration of a resumed run."""
     keep = config.keep
-    if keep.resume is None or keep.allow_changes:
+    if keep.resume is None:
         return
     if keep.run is not None or keep.overwrite:
         raise UserError(
             "--resume continues in the run's own folder: no --run, --overwrite"
         )
+    if keep.allow_changes:
+        _refuse_another_seed(before.seed, config)
+        return
     if changed := [
         x for x in command.changes(before, config) if not x.startswith(FREE)
     ]:
         raise UserError(
             f"{keep.resume}: its configuration differs: {'; '.join(changed)}; leave the "
             "flags out, or add --allow-changes"
+        )
+
+
+def _refuse_another_seed(before: int, config: Any) -> None:
+    """It would change nothing but what the run says of itself."""
+    if config.seed != before:
+        raise UserError(
+            f"seed is {config.seed}, but {config.keep.resume} resumes with the random state "
+            f"that came of seed {before}: leave it out, or start another run"
         )
 
 
