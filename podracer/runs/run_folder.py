@@ -217,7 +217,8 @@ def check_free(folder: Path, overwrite: bool) -> None:
         return
     if not overwrite:
         raise UserError(
-            f"{folder}: holds a run already; choose another folder, or --overwrite"
+            f"{folder}: holds a run already; choose another folder, or --overwrite "
+            "(overwrite=True in a script)"
         )
     load_config(folder)  # never remove files that no run wrote
 
