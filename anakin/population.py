@@ -43,8 +43,8 @@ def train(
 
     The state's leaves are [S, ...], and `member(state, i)` is the state of run i; rows are
     a row of metrics for each run, or None between two reports. A run with a metric that is
-    not finite has a FloatingPointError in place of its rows from then on, and costs the
-    others nothing.
+    not finite has a FloatingPointError in place of its rows from then on, at the end of the
+    others between two reports, too; it costs them nothing.
 
     Args:
       make_agent: (a run's hyperparameters, which are traced) -> its agent.
@@ -115,9 +115,10 @@ def _with_failures(
 ) -> Iterator:
     """The same reports, with the errors of runs in place of their rows; then raises them."""
     for state, rows in runs:
-        if len(failed) == len(seeds):
-            rows = [{} for _ in seeds]  # it may have ended between two reports
-        yield state, rows and [failed.get(i, row) for i, row in enumerate(rows)]
+        if failed:  # to be told between two reports as well
+            rows = rows or [None] * len(seeds)
+            rows = [failed.get(i, row) for i, row in enumerate(rows)]
+        yield state, rows
     if failed:
         raise FloatingPointError(
             "; ".join(f"run {i} (seed {seeds[i]}), {failed[i]}" for i in sorted(failed))

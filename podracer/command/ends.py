@@ -91,15 +91,10 @@ def _saying_why(program: str) -> Iterator[None]:
         raise
     except MemoryError as error:
         line, code = f"error: too little memory: {error}", 2
-    except (RuntimeError, AssertionError) as error:
-        if _jax_starts():
+    except (RuntimeError, AssertionError):
+        if not (line := _without_device()):
             raise
-        asked, why = (
-            sys.modules["jax"].config.jax_platforms,
-            f" ({error})" * bool(f"{error}"),
-        )
-        line = f"JAX_PLATFORMS is {asked}, where JAX finds no device{why}: unset it, or"
-        line, code = f"error: {line} install what JAX needs there", 2
+        line, code = f"error: {line}", 2
     except BrokenPipeError:
         if _is_read():  # then it was another pipe
             raise
@@ -149,15 +144,20 @@ def _hangs() -> bool:
     return any(getattr(thread, "may_hang", False) for thread in threading.enumerate())
 
 
-def _jax_starts() -> bool:
-    """Whether JAX finds the devices that it is asked for; it keeps those that it found."""
-    if (jax := sys.modules.get("jax")) is None:
-        return True
+def _without_device() -> str:
+    """A line where JAX finds no device of the kind that it is asked for; else empty."""
+    jax = sys.modules.get("jax")
+    if jax is None or not (asked := jax.config.jax_platforms):
+        return ""
     try:
-        jax.devices()
-    except (RuntimeError, AssertionError):
-        return False
-    return True
+        jax.devices()  # known already, if there are any
+    except (RuntimeError, AssertionError) as error:
+        why = f" ({error})" if str(error) else ""
+        return (
+            f"JAX_PLATFORMS is {asked}, where JAX finds no device{why}: unset it, or "
+            "install what JAX needs there"
+        )
+    return ""
 
 
 def _terminating() -> list[int]:

@@ -134,10 +134,10 @@ def keep(
                     if number in live and isinstance(row, FloatingPointError):
                         failed[live[number].folder] = row
                         live.pop(number).fail(row)
-                    elif number in live:
+                    elif number in live and row:
                         live[number].write(row)
-                if rows and live:
-                    progress.update(_together([x.row for x in live.values()]))
+                if told := [x.row for x in live.values() if rows and x.row]:
+                    progress.update(_together(told))
                 if any(x.checkpoints.is_due(x.row) for x in live.values()):
                     save()
         if state is not None:

@@ -119,6 +119,22 @@ def test_who_is_no_longer_finite_is_named(values):
         assert [rows[0]["updates"] for rows in seen] == [*range(1, 11)]
 
 
+def test_a_failure_is_told_where_all_end_between_two_reports():
+    """Or a checkpoint would be written of a run that is no longer finite."""
+    error, failed = FloatingPointError("update 1"), {}
+
+    def runs():
+        yield "first", [{"updates": 1}, {"updates": 1}]
+        failed[1] = error
+        yield "last", None
+
+    reports = population._with_failures(runs(), failed, [7, 8])
+    assert next(reports)[1] == [{"updates": 1}] * 2
+    assert next(reports)[1] == [None, error]
+    with pytest.raises(FloatingPointError, match=r"^run 1 \(seed 8\), update 1$"):
+        next(reports)
+
+
 def test_the_unit_of_all_is_traced_once():
     agent, calls = counting(maker()({}))
     values = {"learning_rate": [0.1, 0.2]}
@@ -227,6 +243,7 @@ def test_a_run_that_fails_costs_no_other(tmp_path):
         for i, other in (1, ROW | {"steps": 16}), (2, error), (3, error):
             row = ROW | {"updates": i, "steps": 16 * i, "seconds": 1.0}
             yield State(jax.numpy.array([i, i])), [row, other]
+        yield State(jax.numpy.array([4, 4])), [None, error]  # between two reports
         raise FloatingPointError("run 1")
 
     config = command.Train(ppo.Config(), None, seeds=2, total_steps=48)
@@ -250,7 +267,7 @@ def test_a_run_that_fails_costs_no_other(tmp_path):
     assert [x["state"] for x in states] == ["finished", "failed"]
     assert "error" not in states[0] and states[1]["error"] == str(error)
     names = [{x.name for x in (y / "checkpoints").iterdir()} for y in (good, failed)]
-    assert "3" in names[0] and names[1] == {"1"}
+    assert {"3", "4"} <= names[0] and names[1] == {"1"}
 
 
 def test_a_run_in_the_way_costs_no_other(tmp_path):
