@@ -17,6 +17,9 @@ from podracer import command, files
 from podracer.agent import PyTree
 from podracer.errors import UserError
 
+MOST = np.finfo(np.float32).max  # of a weight: rules compute in float32
+FLOATS = ("F32", "F16", "F64")  # dtypes that safetensors reads as NumPy's floats
+BROKEN = safetensors.SafetensorError, ValueError, AttributeError, RecursionError
 # The field of an agent's Config: `--update-rule FILE`, without the name of its part.
 UpdateRule = Annotated[Path | None, tyro.conf.arg(aliases=["--update-rule"])]
 # The one beside it, which no flag sets: the file's checksum, in a run's configuration.
@@ -78,15 +81,14 @@ def load_rule(path: str | Path, kind: str, default: Any) -> Stored:
     """
     data = read(path)
     try:
-        tensors = safetensors.numpy.load(data)
+        dtypes = {name: x["dtype"] for name, x in safetensors.deserialize(data)}
         size = int.from_bytes(data[:8], "little")
         metadata = json.loads(data[8 : 8 + size]).get("__metadata__", {})
         described = json.loads(metadata.get("rule", "{}"))
         found, config = described.get("kind"), described.get("config")
-    except (safetensors.SafetensorError, ValueError, AttributeError) as error:
-        raise UserError(
-            f"{path}: no rule file, or damaged: {str(error).splitlines()[0][:100]}"
-        ) from error
+    except BROKEN as error:
+        reason = " ".join(str(error).split())[:100]
+        raise UserError(f"{path}: no rule file, or damaged: {reason}") from error
     if found != kind:
         holds = f"a rule of kind {found!r}" if found else "no rule"
         raise UserError(f"{path}: holds {holds}; it must be of kind {kind!r}")
@@ -94,6 +96,9 @@ def load_rule(path: str | Path, kind: str, default: Any) -> Stored:
         config = command.filled(default, config)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
+    _check_dtypes(path, dtypes)
+    tensors = safetensors.numpy.load(data)
+    _check_finite(path, tensors)
     return Stored(config, _nested(tensors), described.get("about", {}))
 
 
@@ -143,6 +148,28 @@ def check_checksum(path: str | Path, expected: str) -> None:
             f"{path}: the rule file has changed: its checksum is {checksum(path)}, but the "
             f"run began with {expected}: give that file, --update-rule FILE"
         )
+
+
+def _check_dtypes(path: str | Path, dtypes: Mapping[str, str]) -> None:
+    """Raises UserError for a dtype that is not FLOATS, and a name that leads to two things."""
+    for name, dtype in sorted(dtypes.items()):
+        if dtype not in FLOATS:
+            raise UserError(
+                f"{path}: {name} is {dtype}; weights must be {', '.join(FLOATS)}: "
+                "convert them, or give another rule file"
+            )
+        if inside := next((x for x in dtypes if x.startswith(f"{name}.")), None):
+            raise UserError(
+                f"{path}: damaged, {name} is an array but {inside} is inside it: give "
+                "another rule file"
+            )
+
+
+def _check_finite(path: str | Path, tensors: Mapping[str, np.ndarray]) -> None:
+    """Raises UserError for weights that are not finite in float32."""
+    for name, x in tensors.items():
+        if not (np.abs(x) <= MOST).all():
+            raise UserError(f"{path}: {name} is not finite: give another rule file")
 
 
 def _nested(tensors: Mapping[str, np.ndarray]) -> PyTree:

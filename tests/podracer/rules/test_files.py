@@ -5,6 +5,7 @@ import json
 import jax
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from podracer.errors import UserError
 from podracer.rules import files, lpg
@@ -63,6 +64,31 @@ def changed(word, other):
     return change
 
 
+def with_tensors(dtype=np.float32, **others):
+    """Ones in place of its weights, and other tensors beside them."""
+
+    def change(data):
+        size = int.from_bytes(data[:8], "little")
+        metadata = json.loads(data[8 : 8 + size])["__metadata__"]
+        ones = {f"params.{x}": np.ones(2, dtype) for x in ("a", "b")}
+        return safetensors.numpy.save(ones | others, metadata)
+
+    return change
+
+
+def bfloat16(data):
+    """A dtype that NumPy does not have."""
+    data = with_tensors(np.float16)(data)
+    size = int.from_bytes(data[:8], "little")
+    header = data[8 : 8 + size].replace(b'"F16"', b'"BF16"')
+    return len(header).to_bytes(8, "little") + header + data[8 + size :]
+
+
+def nested(data):
+    metadata = {"rule": "[" * 200_000}
+    return safetensors.numpy.save({"params": np.ones(2, np.float32)}, metadata)
+
+
 @pytest.mark.parametrize(
     ("change", "line"),
     [
@@ -75,6 +101,24 @@ def changed(word, other):
         (changed(": 3,", ": -3,"), "prediction_size is -3; it must be at least 1"),
         (changed("{", ""), "no rule file, or damaged"),
         (changed("config", "other"), "the configuration is None; it must be an object"),
+        (nested, "no rule file, or damaged"),
+        (
+            with_tensors(params=np.ones(2, np.float32)),
+            r"params is an array but params\.[ab] is inside it",
+        ),
+        *(
+            (change, rf"params\.a is {dtype}; weights must be F32, F16, F64")
+            for dtype, change in {
+                "BF16": bfloat16,
+                "I32": with_tensors(np.int32),
+                "BOOL": with_tensors(bool),
+                "U16": with_tensors(np.uint16),
+            }.items()
+        ),
+        *(
+            (with_tensors(b=np.array(x)), "b is not finite: give another")
+            for x in (np.float32("nan"), np.float32("-inf"), np.float64(1e300))
+        ),
     ],
 )
 def test_what_is_no_rule_is_one_line(path, change, line):
