@@ -18,7 +18,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     known = sorted(known)
     close = difflib.get_close_matches(name, known, n=1)
     guess = f" did you mean {close[0]!r}?" if close else ""
-    few = f" known: {', '.join(known)}" if len(known) <= 12 else ""
+    few = f" known: {', '.join(known)}" if 0 < len(known) <= 12 else ""
     return f";{guess}{few}" if guess or few else ""
 
 
