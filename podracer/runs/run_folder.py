@@ -105,14 +105,15 @@ def versions() -> dict[str, str]:
 def load_config(folder: str | Path, *needed: str) -> dict[str, Any]:
     """The contents of `config.json`: "command", "versions" and "config".
 
-    Raises UserError if there is no run, `config.json` is damaged, or "config" lacks one
-    of the fields `needed`.
+    Raises UserError if there is no run, it is damaged, or "config" lacks a field `needed`.
     """
     path = Path(folder) / CONFIG
     try:
         description = json.loads(path.read_text())
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; not a run?") from None
+        runs = sorted(Path(folder).glob(f"*/{CONFIG}")) if os.path.isdir(folder) else []
+        way_out = f"name one of its runs, {runs[0].parent}" if runs else "not a run?"
+        raise UserError(f"{path}: {error.strerror}; {way_out}") from None
     except (ValueError, RecursionError):
         raise UserError(f"{path}: damaged, or not JSON") from None
     if problem := _problem(description, needed):

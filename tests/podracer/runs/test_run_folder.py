@@ -153,6 +153,13 @@ def test_not_a_run(tmp_path):
         run_folder.load_config(tmp_path)
 
 
+def test_of_several_runs_the_first_is_named(tmp_path):
+    for seed in (1, 0):
+        run_folder.create(tmp_path / f"seed-{seed}", {})
+    with pytest.raises(UserError, match=rf"name one of its runs, {tmp_path}/seed-0$"):
+        run_folder.load_config(tmp_path)
+
+
 def test_a_program_started_as_a_module_has_its_name(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["/x/anakin/__main__.py", "train", "--run", "a b"])
     folder = run_folder.create(tmp_path, {})
