@@ -127,10 +127,13 @@ def export(
 
     A name in the file is the path of a parameter, as `params.policy.Dense_0.kernel`.
     Raises UserError where the run is missing, the file has another suffix than .safetensors
-    (it might be one of the run's own), or it cannot write.
+    or is a run's rule (it might be one of the run's own), or it cannot write.
     """
     if Path(file).suffix != ".safetensors":
         raise UserError(f"file is {file}; it must end in .safetensors")
+    beside = Path(file).parent / run_folder.CONFIG
+    if Path(file).name == run_folder.RULE and beside.exists():
+        raise UserError(f"file is {file}; it is the rule of a run: choose another name")
     trained = restore(folder, updates, trust=trust)
     tensors = {
         jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(x)

@@ -127,6 +127,16 @@ def test_an_export_replaces_no_file_of_the_run(catch):
     assert file.read_bytes() == before
 
 
+def test_an_export_replaces_no_rule_of_a_run(catch, tmp_path):
+    file = tmp_path / "rule.safetensors"
+    assert loading.export(catch[0], file)  # there is no run beside it
+    (tmp_path / "config.json").write_text("{}")
+    before = file.read_bytes()
+    with pytest.raises(UserError, match=r"it is the rule of a run: choose another"):
+        loading.export(catch[1], file, updates=20)
+    assert file.read_bytes() == before
+
+
 def test_exported_parameters_are_those_that_act(catch, tmp_path):
     from safetensors import safe_open
 
