@@ -20,8 +20,6 @@ from podracer.rules import lpg as lpg_rule
 from podracer.runs import run, run_folder
 from podracer.training import configuring
 
-NAMES = {"agent": "lpg", "env": "lpg-tasks"}  # what the run folder says it is
-
 
 @dataclasses.dataclass(frozen=True)
 class MetaTrain:
@@ -94,7 +92,7 @@ def main(argv: Sequence[str]) -> None:
         cores=config.cores,
     )
     with (
-        run.opened(start, config, None, **NAMES) as (folder, updates),
+        run.opened(start, config, None, **run.META_TRAIN) as (folder, updates),
         contextlib.closing(updates),
     ):
         for state, _ in updates:
@@ -122,7 +120,7 @@ def configure(argv: Sequence[str]) -> MetaTrain:
     folder, default = command.read(argv, {"resume": ()})["resume"], MetaTrain()
     if folder is not None:
         before = run.stored(folder)
-        if {"agent": before.agent, "env": before.env} != NAMES:
+        if not before.is_of_meta_train:
             raise UserError(
                 f"{folder}: a run of {before.agent} on {before.env}, not of meta-train: "
                 f"say {before.program} train --resume instead"

@@ -53,6 +53,11 @@ def restore(
         another version wrote it, or `agent` is another one.
     """
     stored = run.stored(folder)
+    if stored.is_of_meta_train:
+        raise UserError(
+            f"{folder}: a run of meta-train, which has no agent but a rule: anakin train "
+            f"--agent lpg --update-rule {stored.folder / run_folder.RULE}"
+        )
     if not stored.specs:
         raise UserError(
             f"{folder}: does not say what its agent sees: use the version that wrote it"

@@ -145,6 +145,7 @@ def _before(given: Mapping[str, Any], program: str) -> run.Stored | None:
         if given["config"] is not None:
             raise UserError("--resume and --config: leave one of them out")
         before = run.stored(given["resume"])
+        _refuse_meta_train(before)
         run.check_program(before, program)
         run.check_same_names(before, given)
         return before
@@ -153,8 +154,19 @@ def _before(given: Mapping[str, Any], program: str) -> run.Stored | None:
             raise UserError(
                 "--preset and --config both choose hyperparameters: leave one of them out"
             )
-        return files.read(given["config"], program)
+        before = files.read(given["config"], program)
+        _refuse_meta_train(before)
+        return before
     return None
+
+
+def _refuse_meta_train(before: run.Stored) -> None:
+    """Raises UserError for a run that learned an update rule."""
+    if before.is_of_meta_train:
+        raise UserError(
+            f"{before.folder}: a run of meta-train, not of an agent: say anakin meta-train "
+            "--resume RUN instead"
+        )
 
 
 def _default(new: Any, before: run.Stored | None, given: Mapping[str, Any]) -> Any:

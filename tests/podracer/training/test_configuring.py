@@ -14,7 +14,7 @@ import sebulba.__main__ as sebulba_command
 from podracer import command
 from podracer.agents import impala, ppo
 from podracer.errors import UserError
-from podracer.runs import run_folder, spec_json
+from podracer.runs import run, run_folder, spec_json
 from podracer.trained import loading
 from podracer.training import configuring
 from podracer.transformations.replay import Config as Replay
@@ -252,6 +252,26 @@ def test_a_folder_alone_runs_no_code(here, program, about, flag, how):
             with pytest.raises(UserError) as error:
                 attempt(*trust)
             assert "names code to import" not in str(error.value)
+
+
+def test_a_run_of_meta_train_has_no_agent():
+    folder = stored("anakin", about=run.META_TRAIN)
+    for program, *flags in (
+        ("anakin", "--resume", folder),
+        ("sebulba", "--resume", folder),
+        ("anakin", "--config", f"{folder}/config.json"),
+    ):
+        with pytest.raises(UserError, match="of meta-train, not of an agent: say anak"):
+            configure(program, *flags)
+    line = f"which has no agent but a rule: .* --update-rule {folder}/rule.safetensors"
+    for attempt in (
+        lambda: anakin_command.evaluate([folder]),
+        lambda: anakin_command.render([folder]),
+        lambda: loading.export(folder, "x.safetensors"),
+        lambda: podracer.load(folder),
+    ):
+        with pytest.raises(UserError, match=line):
+            attempt()
 
 
 @pytest.mark.parametrize("about", [{"agent": "steals"}, {"network": "steals:net"}])
