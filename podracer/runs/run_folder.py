@@ -5,6 +5,7 @@ import dataclasses
 import importlib.metadata
 import itertools
 import json
+import os
 import platform
 import secrets
 import shlex

@@ -6,7 +6,9 @@ The command line is read once for the flags that decide which others exist (`--a
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from podracer import command
@@ -128,6 +130,7 @@ def configure(
     agent = from_flags.pinned(config.agent, config.network)
     config = dataclasses.replace(config, agent=agent)
     refuse_changes(default, config)
+    _check_inputs_stay(config)
     if config.keep.resume is None:
         check_seed(config.seed, getattr(config, "seeds", 1))
     others = {name: choice.name for name, choice in read.items()}
@@ -236,6 +239,33 @@ def _refuse_another_seed(before: int, config: Any) -> None:
             f"seed is {config.seed}, but {config.keep.resume} resumes with the random state "
             f"that came of seed {before}: leave it out, or start another run"
         )
+
+
+def _check_inputs_stay(config: Any) -> None:
+    """Raises UserError for a file of the configuration that --overwrite would remove."""
+    keep = config.keep
+    if not keep.overwrite or keep.run is None:
+        return
+    removed = {*run_folder.CONTENTS, *run_folder.RESULTS}
+    folder = Path(os.path.realpath(keep.run))
+    for name, path in _paths(config):
+        # Not where a link points to: the link itself would be removed.
+        file = Path(os.path.realpath(path.parent), path.name)
+        inside = file.is_relative_to(folder) and file.relative_to(folder).parts
+        if removed.intersection(inside or ()):
+            raise UserError(
+                f"{name} is {path}, which --overwrite may remove with the run in "
+                f"{keep.run}: choose another --run, or move the file"
+            )
+
+
+def _paths(config: Any) -> Iterator[tuple[str, Path]]:
+    """The files that agent, environment and network are made of, with their fields."""
+    for part in ("agent", "env", "network"):
+        options = getattr(config, part)
+        for field in dataclasses.fields(options):
+            if isinstance(path := getattr(options, field.name), Path):
+                yield f"{part}.{field.name}", path
 
 
 def _check_same_on_hosts(configured: Configured, program: str) -> None:

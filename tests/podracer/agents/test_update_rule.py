@@ -12,7 +12,9 @@ import sebulba.__main__ as sebulba
 from podracer import metrics
 from podracer.errors import UserError
 from podracer.rules import files
+from podracer.runs import run_folder
 from podracer.trained import loading
+from podracer.training import configuring
 from tests.rule_files import returns_rule, returns_weights
 
 SMALL = "--agent lpg --batch-size 8 --unroll-length 5 --network.hidden-sizes 8 --quiet"
@@ -65,6 +67,26 @@ def test_a_run_trains_resumes_and_plays(command, tmp_path):
     assert act(np.zeros((10, 5), np.float32)) in (0, 1, 2)
     command.evaluate(["run", "--episodes", "2"])
     assert loading.restore("run").updates == 6
+
+
+@pytest.mark.parametrize("command", IN, ids=NAMES)
+def test_a_rule_that_overwrite_would_remove_stays(command, tmp_path):
+    (tmp_path / "link").symlink_to("run")
+    flags = f"{IN[command]} --run run --overwrite --update-rule".split()
+    for place in ("rule.safetensors", "seed-0/rule.safetensors"):
+        file = tmp_path / "run" / place
+        run_folder.create(file.parent, {})
+        shutil.copy("rule.safetensors", file)
+        for path in (f"run/{place}", f"link/{place}"):
+            with pytest.raises(
+                UserError, match=rf"agent.update_rule is {path}, which --overwrite may"
+            ):
+                command.train([*flags, path])
+        assert file.exists()
+    shutil.move(file, "run/mine.safetensors")  # of no run, which none removes
+    program = command.__name__.partition(".")[0]
+    argv = [*flags, "run/mine.safetensors"]
+    configuring.configure(argv, command.Train, program, command.ENVIRONMENTS)
 
 
 @pytest.mark.slow
