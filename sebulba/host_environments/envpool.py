@@ -123,6 +123,7 @@ class EnvPool:
         settings = {}
         if options.max_episode_steps is not None:
             settings["max_episode_steps"] = options.max_episode_steps
+        self._name, self._limit = name, options.max_episode_steps
         self.batch_size, self.frames_per_step = batch_size, 1
         self._games = None
         if isinstance(options, AtariOptions):
@@ -168,6 +169,7 @@ class EnvPool:
     def step(self, action: np.ndarray) -> dm_env.TimeStep:
         self._check_action(action)
         observation, reward, terminated, truncated, info = self._pool.step(action)
+        self._check_limit(info["elapsed_step"], truncated)
         timestep = self._timestep(observation, reward, terminated, truncated)
         if self._games:
             game_over = timestep.last() & ((info["terminated"] != 0) | truncated)
@@ -188,6 +190,17 @@ class EnvPool:
 
     def close(self) -> None:
         self._pool.close()
+
+    def _check_limit(self, elapsed: np.ndarray, truncated: np.ndarray) -> None:
+        """Raises UserError where an episode outlives its limit: many tasks ignore it."""
+        if self._limit is None:
+            return
+        late = elapsed > self._limit
+        if (late & ~truncated).any():  # football is cut off one step late
+            raise UserError(
+                f"{self._name} ignores max_episode_steps, which is {self._limit}: leave "
+                "it out, or use gymnasium's environment, if it has one (--env gym:ID)"
+            )
 
     def _timestep(self, observation, reward, terminated, truncated) -> dm_env.TimeStep:
         # EnvPool's `elapsed_step` would not show each reset: it keeps counting where only

@@ -42,6 +42,19 @@ def test_an_episode_that_is_cut_off_keeps_discount_1(name):
     assert (timesteps.discount == 1).all()
 
 
+@pytest.mark.parametrize("name", ["CliffWalking-v1", "Catch-v0"])
+def test_a_limit_that_a_task_ignores_is_one_line(name):
+    environment = make(name, max_episode_steps=4)
+    environment.reset()
+    for _ in range(4):
+        assert (environment.step(np.zeros(4, np.int32)).step_type == MID).all()
+    line = f"^{name} ignores max_episode_steps, which is 4: leave it out"
+    with pytest.raises(UserError, match=line) as error:
+        environment.step(np.zeros(4, np.int32))
+    assert "\n" not in str(error.value)
+    environment.close()
+
+
 @pytest.mark.parametrize("name", ["HalfCheetah-v4", "CartpoleSwingup-v1"])
 def test_continuous_control_lasts_a_thousand_steps(name):
     """MuJoCo's tasks in gymnasium and dm_control: float64 and unbounded in EnvPool."""
