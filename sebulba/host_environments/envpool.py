@@ -77,11 +77,20 @@ def make_spec(name: str) -> Any:
             )
         spec = envpool.make_spec(name)
     except ImportError as error:  # no EnvPool, or not what this simulator needs
-        way = OPENGL if "GL.so" in str(error) else imports.install("envpool")
-        raise UserError(f"{name} needs EnvPool ({way}): {error}") from error
+        raise UserError(_lacking(name, error)) from error
     if spec.config.max_num_players > 1:
         raise UserError(f"{name} has several players; only one player is supported")
     return spec
+
+
+def _lacking(name: str, error: ImportError) -> str:
+    """What to install, in one line."""
+    reason = " ".join(str(error).split())
+    if "GL.so" in reason:
+        return f"{name} needs EnvPool ({OPENGL}): {reason}"
+    if reason.startswith("No module named"):
+        return f"{name} needs EnvPool ({imports.install('envpool')}): {reason}"
+    return f"{name}: {reason}"  # a library of the system, which EnvPool's text names
 
 
 def default_options(name: str) -> Options:

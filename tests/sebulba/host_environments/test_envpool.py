@@ -209,6 +209,16 @@ def test_what_envpool_lacks_is_named_with_a_way_out(monkeypatch, missing, way):
         make("Pong-v5")
 
 
+def test_what_the_system_lacks_is_named_as_envpool_names_it(monkeypatch):
+    def make_spec(name):
+        raise ImportError("it requires Qt 5.\nInstall it with `apt install`")
+
+    monkeypatch.setattr(envpool, "make_spec", make_spec)
+    line = "^Pong-v5: it requires Qt 5. Install it with `apt install`$"
+    with pytest.raises(UserError, match=line):
+        make("Pong-v5")
+
+
 @pytest.mark.parametrize(
     ("lie", "line"),
     [
