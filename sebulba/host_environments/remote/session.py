@@ -156,15 +156,19 @@ class Session:
         self._names = spec_manager.SpecManager(self._specs.observations)
 
     def _action(self, tensors: Any) -> np.ndarray:
-        """The action; the spec's minimum where none was sent."""
+        """The action; the spec's minimum where none was sent.
+
+        Continuous ones may be out of bounds: environments clip them or not.
+        """
         if unknown := tensors.keys() - self._actions.uids():
             raise Refused(f"there is no action {min(unknown)}")
         try:
             actions = self._actions.unpack(tensors)
-            default = self._action_spec.generate_value()
-            return self._action_spec.validate(
-                np.asarray(actions.get(protocol.ACTION, default))
-            )
+            spec = self._action_spec
+            action = np.asarray(actions.get(protocol.ACTION, spec.generate_value()))
+            if np.dtype(spec.dtype).kind == "f":
+                spec = dm_env.specs.Array(spec.shape, spec.dtype)
+            return spec.validate(action)
         except ValueError as error:
             raise Refused(str(error)) from error
 

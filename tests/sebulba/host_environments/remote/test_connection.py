@@ -44,6 +44,14 @@ def test_episodes_cross_the_network_as_they_are(closing, truncates):
     assert environment.lost_episodes() == 0
 
 
+def test_continuous_actions_out_of_bounds_arrive_as_they_are(closing):
+    served = []
+    with serve(lambda seed: served.append(Rich(False)) or served[-1]) as address:
+        environment = closing(address)
+        environment.step(np.array([[-1.001, 7.0]], np.float32))
+        assert served[0].actions == [[np.float32(-1.001), 7.0]]
+
+
 # one line each
 
 
