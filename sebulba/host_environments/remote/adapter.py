@@ -8,7 +8,7 @@ from typing import NamedTuple
 from podracer import imports
 from podracer.errors import UserError
 from sebulba.host_environments.environment import HostEnvironment
-from sebulba.host_environments.remote.client_options import Options
+from sebulba.host_environments.remote.client_options import Options, host_and_port
 
 
 class RemoteAdapter(NamedTuple):
@@ -40,8 +40,8 @@ class RemoteAdapter(NamedTuple):
 
     def addresses(self, name: str) -> list[str]:
         """HOST:PORT of each server. Raises UserError."""
-        addresses = name.removeprefix("//").split(",")
-        for address in addresses:
+        addresses = []
+        for address in name.removeprefix("//").split(","):
             host, _, port = address.rpartition(":")
             number = int(port) if port.isascii() and port.isdigit() else 0
             if not (name.startswith("//") and host.strip() and number):
@@ -54,6 +54,7 @@ class RemoteAdapter(NamedTuple):
                     f"--env {self.scheme}:{name}: the port is {number}; it must be from 1 "
                     "to 65535"
                 )
+            addresses.append(host_and_port(host, number))
         return addresses
 
 

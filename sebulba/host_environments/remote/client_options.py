@@ -60,6 +60,12 @@ class Options:
         check_pair(self)
 
 
+def host_and_port(host: str, port: int) -> str:
+    """HOST:PORT, with the brackets that an IPv6 address needs there."""
+    host = host.strip("[]")
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def check_pair(config: Any) -> None:
     """Raises UserError if there is a certificate without its key, or a key alone."""
     if (config.tls_certificate is None) != (config.tls_key is None):

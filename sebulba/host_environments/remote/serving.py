@@ -19,6 +19,7 @@ from sebulba.host_environments.remote import protocol
 from sebulba.host_environments.remote.client_options import (
     MESSAGE_MEGABYTES,
     check_pair,
+    host_and_port,
 )
 from sebulba.host_environments.remote.session import Lost, Session, Worlds
 
@@ -74,7 +75,7 @@ def serving(make: Callable[[int], HostEnvironment], config: Config) -> Iterator[
     server = grpc.server(pool, options=options)
     service = Service(make, config.seed, config.environments)
     dm_env_rpc_pb2_grpc.add_EnvironmentServicer_to_server(service, server)
-    wanted = f"{config.host}:{config.port}"
+    wanted = host_and_port(config.host, config.port)
     _check_host(config.host)
     try:
         if config.tls_key:
@@ -88,7 +89,8 @@ def serving(make: Callable[[int], HostEnvironment], config: Config) -> Iterator[
         ) from error
     server.start()
     try:
-        yield f"grpc{'s' if config.tls_key else ''}://{config.host}:{port}"
+        where = host_and_port(config.host, port)
+        yield f"grpc{'s' if config.tls_key else ''}://{where}"
     finally:
         server.stop(grace=None).wait(STOP_SECONDS)
         pool.shutdown(wait=False)

@@ -9,6 +9,7 @@ import pytest
 
 from podracer.errors import UserError
 from sebulba import host_environments
+from sebulba.host_environments.remote import adapter
 from tests.sebulba.host_environments.remote.local import (
     CERTIFICATE,
     FIRST,
@@ -102,6 +103,12 @@ def test_servers_of_different_environments():
 def test_addresses(name, line):
     with pytest.raises(UserError, match=line):
         host_environments.default_options(name)
+
+
+def test_addresses_of_ipv6_get_brackets():
+    name = "//::1:8712,[fe80::2]:8713,host:8714"
+    addresses = ["[::1]:8712", "[fe80::2]:8713", "host:8714"]
+    assert adapter.GRPC.addresses(name) == addresses
 
 
 @pytest.mark.parametrize(

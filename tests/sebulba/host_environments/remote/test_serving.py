@@ -1,5 +1,6 @@
 """The server: seeds, TLS, limits, and what it refuses."""
 
+import socket
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,6 +31,24 @@ def test_seeds_count_over_all_clients(closing):
         closing(address, 2)
         closing(address)
     assert sorted(seeds) == [7, 8, 9]
+
+
+def has_ipv6():
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_ipv6_with_brackets_and_without(closing, host):
+    with serve(host=host) as address:
+        assert address.startswith("grpc://[::1]:")
+        port = address.rpartition(":")[2]
+        environment = closing(f"grpc://{host}:{port}")
+        assert environment.step(np.zeros(1, int)).step_type == MID
 
 
 def test_tls_both_ways(closing):
