@@ -1,5 +1,6 @@
 """`sebulba serve`: environments for other machines."""
 
+import contextlib
 import dataclasses
 import os
 import time
@@ -39,7 +40,8 @@ def serve(argv: Sequence[str]) -> None:
     def first(number: int, batch_size: int):
         return make(config.address.seed)
 
-    environments.example(first, env.name).close()  # errors are said here, not there
+    with contextlib.closing(environments.example(first, env.name)) as example:
+        serving.check(example)  # errors are said here, not there
     with command.stopping() as stopped, serving.serving(make, config.address) as where:
         print(f"{env.name} is at {where}", flush=True)
         while not stopped():

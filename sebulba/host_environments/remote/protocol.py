@@ -36,18 +36,31 @@ def channel_options(megabytes: int) -> list[tuple[str, int]]:
 
 
 def flatten(observation: Any) -> dict[str, Any]:
-    """The leaves of an observation (or its spec) by name, as `observation.position`."""
+    """The leaves of an observation (or its spec) by name, as `observation.position`.
+
+    Raises UserError for a name that has a dot itself.
+    """
 
     def nested(x):
         if isinstance(x, tuple):
             x = {str(i): part for i, part in enumerate(x)}
         if isinstance(x, dict):
+            for name in x:
+                _check_name(name)
             return {name: nested(part) for name, part in x.items()}
         return x
 
     return dm_env_flatten_utils.flatten_dict(
         {OBSERVATION: nested(observation)}, SEPARATOR
     )
+
+
+def _check_name(name: Any) -> None:
+    if not isinstance(name, str) or SEPARATOR in name:
+        raise UserError(
+            f"an observation has the member {name!r}; to be served, its name must be a "
+            "string without dots, which separate names in dm_env_rpc: rename it"
+        )
 
 
 def unflatten(observation: dict[str, Any]) -> Any:

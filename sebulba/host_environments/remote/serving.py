@@ -96,6 +96,11 @@ def serving(make: Callable[[int], HostEnvironment], config: Config) -> Iterator[
         pool.shutdown(wait=False)
 
 
+def check(environment: HostEnvironment) -> None:
+    """Raises UserError unless the protocol can carry its observations."""
+    protocol.flatten(environment.observation_spec())
+
+
 def still_stepping() -> bool:
     """Whether a step has not returned STOP_SECONDS after the end."""
     until = time.monotonic() + STOP_SECONDS

@@ -1,5 +1,6 @@
 """The server: seeds, TLS, limits, and what it refuses."""
 
+import contextlib
 import socket
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ from dm_env_rpc.v1 import dm_env_rpc_pb2, dm_env_rpc_pb2_grpc
 from dm_env_rpc.v1.error import DmEnvRpcError
 
 from podracer.errors import UserError
+from sebulba.command import serving as command
 from sebulba.host_environments.remote import protocol, serving
 from tests.environments import HostCounter
 from tests.sebulba.host_environments.remote.local import (
@@ -187,6 +189,33 @@ def test_a_host_that_is_not_this_machines():
         pass
     with pytest.raises(UserError, match="port is 99999; it must be from 0 to 65535"):
         serving.Config(port=99999)
+
+
+class Named(HostCounter):
+    """Its observation has one member, of this name."""
+
+    def __init__(self, name):
+        self._name = name
+        super().__init__(1)
+
+    def observation_spec(self):
+        return {"inner": {self._name: super().observation_spec()}}
+
+
+@pytest.mark.parametrize("name", ["a.b", 1])
+def test_a_name_that_the_protocol_cannot_carry_is_one_line(monkeypatch, name):
+    line = f"an observation has the member {name!r}; to be served, its name must be a"
+    to_client = pytest.raises(UserError, match=f"^grpc://.*: {line}")
+    with serve(lambda seed: Named(name)) as address, to_client as error:
+        client(address)
+    assert "\n" not in str(error.value)
+    example = Named(name)
+    at_once = contextlib.nullcontext(lambda: True)  # else it would serve
+    monkeypatch.setattr(command.command, "stopping", lambda: at_once)
+    monkeypatch.setattr(command.environments, "example", lambda make, env: example)
+    with pytest.raises(UserError, match=f"^{line}"):  # where the server starts
+        command.serve(["--env", "jax:catch", "--port", "0"])
+    assert example.closed
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
