@@ -117,7 +117,8 @@ class EnvironmentThread(threading.Thread):
             except LOST as error:
                 self.disconnect()
                 if not self._ended and time.monotonic() > until:
-                    raise UserError(server.explain(error)) from error
+                    known = server.address in self._batch.known
+                    raise UserError(server.explain(error, known)) from error
                 time.sleep(PAUSE)
             attempt += 1
         return None
@@ -141,6 +142,7 @@ class Remote:
         self.batch_size, self.servers, self.options = batch_size, servers, options
         self.patience = 2 * options.step_seconds + options.reconnect_seconds
         self._first: tuple[Environment, Server] | None = None
+        self.known: set[str] = set()  # addresses of servers that gave us an environment
         self._lock = threading.Lock()
         # Not a SimpleQueue: Python 3.11's can wait without end, whatever the timeout.
         self._answers: queue.Queue[Answer] = queue.Queue()
@@ -210,6 +212,7 @@ class Remote:
         """Raises UserError unless its specs equal those of all others."""
         with self._lock:
             self._first = self._first or (environment, server)
+            self.known.add(server.address)
         first, where = self._first
         if difference := first.difference(environment):
             raise UserError(

@@ -68,12 +68,12 @@ class Server(NamedTuple):
             raise UserError(f"{self.address}: {error.message}") from error
         except grpc.RpcError as error:
             if error.code() in FINAL:
-                raise UserError(self.explain(error)) from error
+                raise UserError(self.explain(error, known=False)) from error
             raise
         return Environment(joined, self.address, self.options.check_bounds)
 
-    def explain(self, error: Exception) -> str:
-        """Why there is no environment, in one line."""
+    def explain(self, error: Exception, known: bool) -> str:
+        """Why there is no environment, in one line; `known` servers have given us one."""
         if isinstance(error, StopIteration):
             why = "it closed the connection"
         elif error.code() == grpc.StatusCode.UNIMPLEMENTED:
@@ -81,10 +81,10 @@ class Server(NamedTuple):
         elif error.code() not in UNREACHED:
             why = error.details()
         else:
-            why = self._unreached()
+            why = self._unreached(known)
         return f"{self.address}: {why}"
 
-    def _unreached(self) -> str:
+    def _unreached(self, known: bool) -> str:
         host, _, port = self.target.rpartition(":")
         try:
             socket.create_connection((host.strip("[]"), int(port)), 5.0).close()
@@ -92,6 +92,11 @@ class Server(NamedTuple):
             return f"the name {host!r} does not resolve to an address"
         except OSError:
             return "nobody listens there; start `sebulba serve` first"
+        if known:
+            return (
+                "it served this run, but does not answer any more; is its process stopped,"
+                " or its machine overloaded? (--env.reconnect-seconds is the time limit)"
+            )
         return (
             "somebody listens there, but is no environment server that we understand:"
             " is the port right, and TLS (grpcs://, its certificate) or none (grpc://)?"

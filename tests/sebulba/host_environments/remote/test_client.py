@@ -2,6 +2,7 @@
 
 import contextlib
 import signal
+import socket
 import time
 
 import dm_env
@@ -193,6 +194,16 @@ def test_a_connection_that_hangs_is_closed(closing):
         assert environment.step(np.zeros(1, int)).step_type == FIRST
         assert environment.lost_episodes() == 1
         assert environment.step(np.zeros(1, int)).step_type == MID
+
+
+def test_a_server_that_does_not_answer_any_more(closing):
+    with serve() as address:
+        environment = closing(address, reconnect_seconds=0.5)
+    port = int(address.rpartition(":")[2])
+    line = f"^{address}: it served this run, but does not answer any more"
+    silent = socket.create_server(("127.0.0.1", port))  # as a process after SIGSTOP
+    with silent, pytest.raises(UserError, match=line):
+        environment.step(np.zeros(1, int))
 
 
 def test_repeated_losses_end_the_run(closing):
