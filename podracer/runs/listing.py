@@ -26,23 +26,24 @@ class Run(NamedTuple):
 
 
 def find(folders: Sequence[str | Path]) -> list[Run]:
-    """The runs in these folders: each is a run, or contains runs.
+    """The runs in these folders, each once: a folder is a run, or contains runs.
 
     Those with a damaged configuration are named and left out. Raises UserError for a
     folder without a run.
     """
-    runs = []
+    runs: dict[Path, Run] = {}
     for folder in map(Path, folders):
         inside = find_all(folder)
         if not inside:
             raise UserError(
                 f"{folder}: holds no run; train one, or name another folder"
             )
-        runs += inside
-    for run in runs:
+        for run in inside:
+            runs.setdefault(run.folder.resolve(), run)
+    for run in runs.values():
         if run.problem:
             print(f"{run.problem}; left out")
-    return [run for run in runs if not run.problem]
+    return [run for run in runs.values() if not run.problem]
 
 
 def find_all(folder: Path) -> list[Run]:
@@ -156,7 +157,12 @@ def printable(text: str) -> str:
 
 
 def _age(seconds: float) -> str:
-    """A duration as one number and its unit: 12s, 5m, 3h, 8d."""
+    """A duration as one number and its unit: 12s, 5m, 3h, 8d.
+
+    ABSENT where it is below zero: the run began by another machine's clock.
+    """
+    if seconds < 0:
+        return ABSENT
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= size:
             return f"{seconds / size:.0f}{unit}"

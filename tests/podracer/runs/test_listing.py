@@ -70,8 +70,17 @@ def test_a_picture_of_two_agents_and_two_seeds(capsys):
         assert lines_of(capsys)[-1] == f"drawn in {name}.png"
         with Image.open("both.png") as curves, Image.open(f"{name}.png") as other:
             assert curves.tobytes() != other.tobytes()
-    command.plot(["runs/ppo-1", "runs/ppo-1"])
+    make("again/ppo-1", rows(2.0), "ppo", seed=1)
+    command.plot(["runs/ppo-1", "again/ppo-1"])
     assert lines_of(capsys)[0] == "ppo on catch: 2 runs, not all of different seeds"
+
+
+def test_a_run_that_is_named_twice_counts_once(capsys):
+    make("runs/a", rows(1.0))
+    make("runs/b", rows(2.0), seed=1)
+    os.symlink("a", "runs/same")
+    command.plot(["runs/b", "runs", "runs/a", "runs/../runs/b"])
+    assert lines_of(capsys)[0] == "impala on catch: 2 runs"
 
 
 def test_what_is_not_a_number_is_not_drawn(capsys):
@@ -295,7 +304,8 @@ def test_a_name_too_long_for_a_file_is_one_line():
 
 
 @pytest.mark.parametrize(
-    "seconds, age", [(0, "0s"), (59, "59s"), (120, "2m"), (7200, "2h"), (6e5, "7d")]
+    "seconds, age",
+    [(-9, "-"), (0, "0s"), (59, "59s"), (120, "2m"), (7200, "2h"), (6e5, "7d")],
 )
 def test_ages(seconds, age):
     assert listing._age(seconds) == age
