@@ -114,6 +114,7 @@ class Checkpoints:
         parallel.check_shared(state)  # a diverged run is not kept
         metrics, args = metrics or {}, self._orbax.args
         updates = int(parallel.on_host(state.updates))
+        self._saving = self._saving or updates  # an error names a checkpoint
         with self._writing():
             manager = self._writer()
             manager.wait_until_finished()
@@ -160,13 +161,16 @@ class Checkpoints:
           layout: a word of `podracer.parallel` for each part of the state.
 
         Raises:
-          UserError: there is none, or it belongs to another agent, network or environment.
+          UserError: there is none, it belongs to another agent, network or environment,
+            or its folder was renamed.
         """
         newest, damaged = hosts.lead(lambda: found.to_resume(self.folder))
         if newest is None:
             raise found.none_whole(self.folder, damaged, "start the run again")
         self.restored = newest
-        return reading.whole(self._path(newest) / ITEM, state, layout)
+        after = reading.whole(self._path(newest) / ITEM, state, layout)
+        self._check_name(newest, int(parallel.on_host(after.updates)))
+        return after
 
     def restore_shared(self, shared: Any, updates: int | None = None) -> Any:
         """Only the learner's SHARED half, on one core: what acting needs.
@@ -181,6 +185,14 @@ class Checkpoints:
         """
         self.restored = found.to_read(self.folder, updates)
         return reading.shared_half(self._path(self.restored) / ITEM, shared)
+
+    def _check_name(self, name: int, updates: int) -> None:
+        """Raises UserError unless the name is right: metrics are cut there."""
+        if name != updates:
+            raise UserError(
+                f"{self._path(name)}: holds the state after {updates} updates, not "
+                f"{name}: name the folder {updates}, or move it away"
+            )
 
     def _seal(self) -> None:
         """Writes the checksums into the folder that Orbax is about to rename."""

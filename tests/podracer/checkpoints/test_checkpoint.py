@@ -187,6 +187,13 @@ def test_no_checkpoint_is_one_line(tmp_path):
         restored(tmp_path / "none")
 
 
+def test_one_that_was_renamed_is_one_line(tmp_path):
+    save(tmp_path, 5)
+    (tmp_path / "5").rename(tmp_path / "3")
+    with pytest.raises(UserError, match="/3: .* 5 updates, not 3: name the folder 5"):
+        restored(tmp_path)
+
+
 def test_another_network_is_one_line(tmp_path):
     save(tmp_path / "all", 5)
     line = r"shared.params.0 is \(3,\) in the checkpoint and \(4,\) here"
@@ -203,7 +210,7 @@ def test_another_network_is_one_line(tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot write"):
+    with pytest.raises(UserError, match="file/all/5: cannot write"):
         save(tmp_path / "file" / "all", 5)
 
 
