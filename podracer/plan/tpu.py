@@ -14,6 +14,7 @@ from podracer import imports
 from podracer.errors import UserError
 from podracer.plan import compiled, slices
 
+EXAMPLE = "v5e:2x4"
 ONE_HOST = {"v5e": 8, "v6e": 8}  # chips up to which a slice is one machine
 # cycles a second: arXiv:2304.01433, table 4; from v5e on what Google's FLOP/s amount to
 # (cloud.google.com/tpu/docs): those of bfloat16 over two for each multiplier
@@ -50,7 +51,10 @@ def make_slice(name: str) -> slices.Slice:
     try:
         devices = topologies.get_topology_desc(name, "tpu", **options).devices
     except jax.errors.JaxRuntimeError as error:
-        raise UserError(f"--tpu is {name!r}: {str(error).splitlines()[0]}") from error
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"--tpu is {name!r}: {reason}; write, for example, --tpu {EXAMPLE}"
+        ) from error
     hosts: dict[int, list[jax.Device]] = {}
     for device in sorted(devices, key=lambda x: x.id):
         hosts.setdefault(device.process_index, []).append(device)

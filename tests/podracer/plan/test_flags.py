@@ -3,11 +3,13 @@
 import importlib.util
 import subprocess
 
+import jax
 import pytest
+from jax.experimental import topologies
 
 from anakin import __main__ as anakin
 from podracer.errors import UserError
-from podracer.plan import flags, gpu, tpu
+from podracer.plan import flags, gpu, slices, tpu
 from sebulba import __main__ as sebulba
 
 
@@ -25,6 +27,19 @@ def test_an_unknown_gpu_is_one_line(name):
         UserError, match=f"--gpu is '{name}': choose t4, l4, a100, h100"
     ):
         gpu.make_slice(name)
+
+
+def test_a_tpu_that_its_compiler_refuses_is_one_line_with_an_example(monkeypatch):
+    def refuse(*_, **__):
+        raise jax.errors.JaxRuntimeError("INVALID_ARGUMENT: of libtpu\nand its trace")
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
+    monkeypatch.setattr(tpu.os, "environ", {})
+    monkeypatch.setattr(slices, "forget_cache", lambda: None)
+    monkeypatch.setattr(topologies, "get_topology_desc", refuse)
+    line = "^--tpu is 'v5e': .* of libtpu; write, for example, --tpu v5e:2x4$"
+    with pytest.raises(UserError, match=line):
+        tpu.make_slice("v5e")
 
 
 @pytest.mark.parametrize("command", [anakin.plan, sebulba.plan])
