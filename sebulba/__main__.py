@@ -40,7 +40,8 @@ def train(argv: Sequence[str]) -> None:
     configured = configuring.configure(argv, Train, "sebulba", ENVIRONMENTS)
     config = configured.config
     parallel.use_cpu_cores(config.cores)
-    cores = split(jax.local_devices(), config.actor_cores, config.learner_cores)
+    wanted = config.actor_cores, config.learner_cores, config.cores
+    cores = split(jax.local_devices(), *wanted)
     threads = config.threads_per_core * len(cores.actors)
     make = environments.maker(configured.env, config, threads)
     with contextlib.closing(environments.example(make, configured.env)) as example:

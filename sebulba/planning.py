@@ -110,7 +110,8 @@ def describe(
     could not start on that slice, and says what could.
     """
     hosts = [
-        split(cores, config.actor_cores, config.learner_cores) for cores in slice.hosts
+        split(cores, config.actor_cores, config.learner_cores, config.cores)
+        for cores in slice.hosts
     ]
     host, count, threads = hosts[0], len(hosts), config.threads_per_core
     print(f"each host has {host}", flush=True)

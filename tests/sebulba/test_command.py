@@ -130,6 +130,8 @@ def test_help_promises_identical_runs_in_lock_step_only(capsys, monkeypatch):
         (["--env", "jax:cach"], "did you mean 'catch'?"),
         (["--interface.scale-observations"], "observation_spec has bounds"),
         (["--actor-cores", "9"], "actor_cores is 9"),
+        (["--cores", "9"], "cores is 9; it must be from 1 to 8"),
+        (["--cores", "4", "--actor-cores", "4"], "but this host has 4 to use"),
         (["--batch-size", "7", "--updates-per-trajectory", "2"], "batch_size is 7"),
         (["--late", "never"], "--late"),
         (["--env", "Pong-v5", "--env.frame-skip", "0"], "frame_skip is 0"),

@@ -28,6 +28,15 @@ def test_splits(count, actors, learners, expected):
     assert disjoint == (count > 1)
 
 
+def test_the_first_of_the_cores_are_used():
+    got = cores.split(jax.devices(), cores=4)
+    assert (*got.actors, *got.learners) == tuple(jax.devices()[:4])
+    assert cores.split(jax.devices(), cores=1) == cores.split(jax.devices()[:1])
+    for count in (0, 9):
+        with pytest.raises(UserError, match=f"^cores is {count}; .* from 1 to 8$"):
+            cores.split(jax.devices(), cores=count)
+
+
 @pytest.mark.parametrize(
     ("actors", "learners", "line"),
     [
@@ -44,5 +53,5 @@ def test_impossible_splits(actors, learners, line):
 
 
 def test_a_shared_core_is_said():
-    assert str(cores.split(jax.devices()[:1])) == "one cpu core acts and learns"
+    assert str(cores.split(jax.devices()[:1])) == "one cpu core, which acts and learns"
     assert str(cores.split(jax.devices())) == "cpu cores: 2 to act, 6 to learn"

@@ -15,10 +15,10 @@ from sebulba import host_environments, planning
 HOSTS = 2
 
 
-def tell(memory, batch_size=12):
+def tell(memory, batch_size=12, cores=None):
     """What the plan for two hosts of four cores says."""
-    cores = jax.devices()
-    slice = slices.Slice("cpu", [cores[:4], cores[4:]], memory)
+    devices = jax.devices()
+    slice = slices.Slice("cpu", [devices[:4], devices[4:]], memory)
     options = host_environments.default_options("jax:catch")
     environment = host_environments.make("jax:catch", 1, 0, 1, options)
     network = networks.actor_critic(
@@ -32,6 +32,7 @@ def tell(memory, batch_size=12):
         batch_size=batch_size,
         unroll_length=3,
         updates_per_trajectory=2,
+        cores=cores,
     )
     agent = impala.make_agent(impala.Config(), network)
     planning.describe(slice, agent, environment.reset(), False, config)
@@ -55,6 +56,15 @@ def test_what_does_not_fit_is_told():
         tell(2**10)
     with pytest.raises(UserError, match="batch_size is 13, .* a multiple of 6"):
         tell(2**40, batch_size=13)
+
+
+def test_a_plan_is_for_the_cores_that_are_asked_for(capsys):
+    with pytest.raises(UserError, match="batch_size is 13, .* a multiple of 2"):
+        tell(2**40, batch_size=13, cores=1)
+    said = capsys.readouterr().out
+    assert "each host has one cpu core, which acts and learns" in said
+    with pytest.raises(UserError, match="^cores is 5; it must be from 1 to 4$"):
+        tell(2**40, cores=5)
 
 
 def test_a_plan_as_if_all_learned_has_the_shares_of_those_that_do(monkeypatch, capsys):
