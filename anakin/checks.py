@@ -1,7 +1,10 @@
 """What is checked before a run starts."""
 
-from envs_jax.conformance import ProtocolError, check_structure
-from envs_jax.environment import Environment
+import contextlib
+from collections.abc import Iterator
+
+from envs_jax.conformance import check_structure
+from envs_jax.environment import Environment, ProtocolError
 from envs_jax.first_steps import check_first_steps
 from podracer.errors import UserError, check_at_least_one, check_range
 
@@ -25,17 +28,20 @@ def check(
             f"batch_size is {batch_size}, which {cores} cores cannot share equally: "
             f"choose a multiple of {cores}, or other cores"
         )
-    try:
+    with in_one_line():
         check_structure(environment)
-    except ProtocolError as error:
-        raise UserError(str(error)) from error
 
 
 def check_played(environment: Environment) -> None:
     """Raises UserError where the first timesteps break the protocol or their spec."""
-    try:
+    with in_one_line(": correct the environment or its observation_spec"):
         check_first_steps(environment)
+
+
+@contextlib.contextmanager
+def in_one_line(way_out: str = "") -> Iterator[None]:
+    """UserError in place of ProtocolError, which knows no way out."""
+    try:
+        yield
     except ProtocolError as error:
-        raise UserError(
-            f"{error}: correct the environment or its observation_spec"
-        ) from error
+        raise UserError(f"{error}{way_out}") from error

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from anakin.calls import make_call, with_tally
-from anakin.checks import check, check_played
+from anakin.checks import check, check_played, in_one_line
 from anakin.reports import iterate, make_reports
 from anakin.training import LAYOUT, Programs, State, initial_state, make_unit
 from envs_jax.environment import Environment
@@ -76,7 +76,8 @@ def train(
     programs = make_programs(make_agent, environment, mesh, unroll_length, reset_pool)
     keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
     try:
-        state = programs.start(keys, values, jnp.arange(batch_size))
+        with in_one_line():
+            state = programs.start(keys, values, jnp.arange(batch_size))
         lowered = programs.call.lower(state, values, jnp.uint32(1), jnp.bool_(True))
     except jax.errors.ConcretizationTypeError as error:
         raise UserError(

@@ -15,8 +15,8 @@ from envs_jax.classic_control import (
     MountainCarContinuous,
     Pendulum,
 )
-from envs_jax.conformance import ProtocolError, check, check_structure
-from envs_jax.environment import Environment, restart, transition
+from envs_jax.conformance import check, check_structure
+from envs_jax.environment import Environment, ProtocolError, restart, transition
 from envs_jax.first_steps import check_first_steps
 from envs_jax.lpg import LPGChain, LPGGrid
 from envs_jax.wrappers import (

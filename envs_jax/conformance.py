@@ -9,16 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from dm_env import specs
 
-from envs_jax.environment import Environment
+from envs_jax.environment import Environment, ProtocolError
 from envs_jax.wrappers import AutoReset, TimeLimit, Wrapper
 
 COPIES = 8  # of a fair coin, all show the same side with probability 1 / 128
 ROUNDING = 1e-6  # of a bound, by which real numbers may exceed it
 METHODS = ("initial_state", "step", "observation_spec", "action_spec")
-
-
-class ProtocolError(ValueError):
-    """One line: the environment, the place, the value found and what was expected."""
 
 
 def check(

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from envs_jax.conformance import ProtocolError, check_structure, name_of
-from envs_jax.environment import Environment
+from envs_jax.conformance import check_structure, name_of
+from envs_jax.environment import Environment, ProtocolError
 from envs_jax.wrappers import MOST_STEPS, TimeLimit
 
 

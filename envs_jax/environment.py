@@ -22,6 +22,10 @@ State = Any
 Key = jax.Array
 
 
+class ProtocolError(ValueError):
+    """One line: the environment, the place, the value found and what was expected."""
+
+
 class Environment(Protocol):
     """Implemented by frozen dataclasses; `conformance.check` checks one."""
 

@@ -7,7 +7,7 @@ import dm_env
 import jax
 import jax.numpy as jnp
 
-from envs_jax.environment import Environment, Key
+from envs_jax.environment import Environment, Key, ProtocolError
 
 MOST_STEPS = 2**31 - 1  # of an episode, which int32 counts
 
@@ -98,14 +98,14 @@ class AutoReset(Wrapper):
 
 
 def as_declared(environment: Environment, action: Any) -> Any:
-    """Actions [B, ...] in the dtypes of their spec; ValueError for those of another spec."""
+    """Actions [B, ...] in the dtypes of their spec; ProtocolError for those of another spec."""
     with jax.ensure_compile_time_eval():  # a spec may be computed, too
         action_spec = environment.action_spec()
 
     def leaf(spec: Any, x: jax.Array) -> jax.Array:
         is_float, may_be = (jnp.issubdtype(y.dtype, jnp.floating) for y in (x, spec))
         if x.shape[1:] != spec.shape or (is_float and not may_be):
-            raise ValueError(
+            raise ProtocolError(
                 f"an action is {x.dtype} {x.shape[1:]}; action_spec says {spec.dtype} "
                 f"{spec.shape}: make the agent for this environment"
             )

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from dm_env import specs
 
 import anakin
 from anakin import acting, training
@@ -418,6 +419,16 @@ def test_an_environment_that_breaks_the_protocol_is_named():
     with pytest.raises(UserError, match="reward") as error:
         next(train(Broken()))
     assert "\n" not in str(error.value)
+
+
+def test_an_agent_for_other_actions_is_one_line():
+    network = networks.actor_critic(
+        Catch().observation_spec(), specs.BoundedArray((2,), np.float32, -1, 1)
+    )
+    agent = impala.make_agent(impala.Config(), network)
+    line = r"^an action is float32 \(2,\); action_spec says .* make the agent for this"
+    with pytest.raises(UserError, match=line):
+        anakin.train(agent, Catch(), batch_size=8, unroll_length=2, total_steps=8)
 
 
 @pytest.mark.core
