@@ -116,7 +116,7 @@ def _with_failures(
 ) -> Iterator:
     """The same reports, with the errors of runs in place of their rows; then raises them."""
     for state, rows in runs:
-        if failed:  # to be told between two reports as well
+        if failed:  # reported, too, where the others end between two reports
             rows = rows or [None] * len(seeds)
             rows = [failed.get(i, row) for i, row in enumerate(rows)]
         yield state, rows
