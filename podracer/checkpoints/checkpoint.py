@@ -181,10 +181,20 @@ class Checkpoints:
           updates: of the checkpoint; default: the newest whole one.
 
         Raises:
-          UserError: there is no such checkpoint, or it is of another agent or network.
+          UserError: there is no such checkpoint, it is of another agent or network, or its
+            run removed it meanwhile, several times where it is to be the newest.
         """
-        self.restored = found.to_read(self.folder, updates)
-        return reading.shared_half(self._path(self.restored) / ITEM, shared)
+        drop_late_callbacks()
+        for _ in range(found.ATTEMPTS if updates is None else 1):
+            self.restored = found.to_read(self.folder, updates)
+            path = self._path(self.restored)
+            try:
+                return reading.shared_half(path / ITEM, shared)
+            except Exception as error:  # Orbax raises a plain one, too
+                if checksums.problem(path) is None:
+                    raise
+                failed = error
+        raise found.removed(path) from failed
 
     def _check_name(self, name: int, updates: int) -> None:
         """Raises UserError unless the name is right: metrics are cut there."""

@@ -8,6 +8,8 @@ from podracer import files
 from podracer.checkpoints import checksums
 from podracer.errors import UserError
 
+ATTEMPTS = 5  # to find and read a checkpoint of a run that removes them meanwhile
+
 Damaged = list[tuple[int, str]]  # updates, and what is wrong
 
 
@@ -55,12 +57,30 @@ def to_read(folder: Path, updates: int | None) -> int:
     """The newest whole checkpoint, or that of `updates`. Raises UserError."""
     if updates is not None:
         return _named(folder, updates)
-    whole, damaged = newest(folder)
+    whole, damaged = _settled(folder)
     if whole is None:
         raise none_whole(folder, damaged, "train the agent first")
     for number, problem in damaged:
         print(f"{folder / str(number)}: {problem}; checkpoint {whole} is used")
     return whole
+
+
+def _settled(folder: Path) -> tuple[int | None, Damaged]:
+    """`newest`, chosen again where the run removed what seems to be damaged."""
+    for _ in range(ATTEMPTS):
+        before = steps(folder)
+        whole, damaged = newest(folder)
+        if not damaged or steps(folder) == before:
+            break
+    return whole, damaged
+
+
+def removed(path: Path) -> UserError:
+    """The error where a checkpoint was there and is no longer."""
+    return UserError(
+        f"{path}: was removed by the run while it was read; try again, or raise "
+        "--checkpoint.keep"
+    )
 
 
 def none_whole(folder: Path, damaged: Damaged, way_out: str) -> UserError:
@@ -79,6 +99,8 @@ def _named(folder: Path, updates: int) -> int:
             f"{', '.join(map(str, there)) or 'none'}"
         )
     if problem := checksums.problem(folder / str(updates)):
+        if updates not in steps(folder):
+            raise removed(folder / str(updates))
         raise UserError(f"{folder / str(updates)}: {problem}; choose another")
     return updates
 

@@ -5,6 +5,7 @@ import functools
 import logging
 import sys
 from collections.abc import Iterator
+from types import TracebackType
 from typing import Any
 
 ORBAX = "/orbax/"  # in the paths of its files
@@ -16,7 +17,7 @@ def quiet() -> Iterator[None]:
     logger = logging.getLogger("absl")
 
     def is_foreign(record: logging.LogRecord) -> bool:
-        return ORBAX not in record.pathname.replace("\\", "/")
+        return ORBAX not in _path(record.pathname)
 
     logger.addFilter(is_foreign)
     try:
@@ -27,9 +28,10 @@ def quiet() -> Iterator[None]:
 
 @functools.cache
 def drop_late_callbacks() -> None:
-    """Drops the tracebacks of TensorStore's callbacks that come after a save has failed.
+    """Drops the tracebacks that come after a save or a read has failed.
 
-    They come from its own threads, until the process ends: nobody can wait for them.
+    Orbax leaves the other arrays to TensorStore's threads, and its own coroutines to the
+    garbage collector, until the process ends: nobody can wait for them.
     """
     hook = sys.unraisablehook
 
@@ -37,7 +39,19 @@ def drop_late_callbacks() -> None:
         late = (
             error.exc_type is RuntimeError and "loop is closed" in f"{error.exc_value}"
         )
-        if not late:
+        if not late and not _is_orbax(error.exc_traceback):
             hook(error)
 
     sys.unraisablehook = unraisable
+    logging.getLogger("asyncio").addFilter(
+        lambda record: not (record.exc_info and _is_orbax(record.exc_info[2]))
+    )
+
+
+def _is_orbax(raised: TracebackType | None) -> bool:
+    """Whether the outermost frame is Orbax's, as in its coroutines."""
+    return raised is not None and ORBAX in _path(raised.tb_frame.f_code.co_filename)
+
+
+def _path(name: str) -> str:
+    return name.replace("\\", "/")
