@@ -2,10 +2,10 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from anakin import meta_gradient
 from anakin.meta import lpg
@@ -82,7 +82,7 @@ def main(argv: Sequence[str]) -> None:
     parallel.use_cpu_cores(share if config.cores is None else config.cores)
     tasks = TaskDistribution(config.families, config.collect)
     meta = lpg.make_meta(config.life, tasks, config.rule, config.objective)
-    start = partial(
+    train = partial(
         meta_gradient.train,
         meta,
         config.meta,
@@ -91,6 +91,10 @@ def main(argv: Sequence[str]) -> None:
         updates_per_report=config.updates_per_report,
         cores=config.cores,
     )
+
+    def start(restore: Callable | None, stopped: Callable[[], bool]) -> Any:
+        return train(restore=restore and writing(restore, config), stopped=stopped)
+
     with (
         run.opened(start, config, None, **run.META_TRAIN) as (folder, updates),
         contextlib.closing(updates),
@@ -99,6 +103,17 @@ def main(argv: Sequence[str]) -> None:
             write(folder / run_folder.RULE, config, state)
     if not config.keep.quiet:
         print(f"rule in {folder / run_folder.RULE}")
+
+
+def writing(restore: Callable, config: MetaTrain) -> Callable:
+    """`restore`, which writes the rule too: there may be no update left that does."""
+
+    def restored(state: meta_gradient.State, layout: Any) -> meta_gradient.State:
+        state = restore(state, layout)
+        write(config.keep.resume / run_folder.RULE, config, state)
+        return state
+
+    return restored
 
 
 def write(path: Path, config: MetaTrain, state: meta_gradient.State) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -310,6 +311,36 @@ def test_the_command_is_killed_and_resumed_and_leaves_the_same_rule(tmp_path):
     assert sizes == SIZES and weights["params"]["pi_hat"]["kernel"].shape == (4, 1)
     rows = [json.loads(x) for x in (whole / "metrics.jsonl").read_text().splitlines()]
     assert rows[-1].keys() <= VOCABULARY.keys()
+
+
+class Rule(NamedTuple):
+    """In place of the state of meta-training."""
+
+    weights: dict[str, jax.Array]
+    updates: jax.Array
+
+
+def trained(*_, total_steps, restore, **__):
+    """In place of meta-training: one update, or none where the run is resumed."""
+    state = Rule({"w": jnp.full(3, 1.0 - bool(restore))}, jnp.uint32(1 - bool(restore)))
+    layout = Rule(parallel.SHARED, parallel.SHARED)
+    state = restore(state, layout) if restore else state
+    row = {"steps": total_steps, "updates": 1, "episode_return": 0.0}
+    row |= {"steps_per_second": 1.0, "seconds": 1.0, "compile_seconds": 1.0}
+    yields = [] if restore else [(state, row)]
+    return (x for x in yields)
+
+
+def test_a_finished_run_that_is_resumed_has_its_rule(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(parallel, "use_cpu_cores", lambda *_, **__: None)
+    monkeypatch.setattr(meta_gradient, "train", trained)
+    meta_train.main([*FLAGS, f"--run={tmp_path}"])
+    file = tmp_path / "rule.safetensors"
+    before = file.read_bytes()
+    file.unlink()
+    meta_train.main([f"--resume={tmp_path}"])
+    assert file.read_bytes() == before
+    assert capsys.readouterr().out.endswith(f"nothing was left to do\nrule in {file}\n")
 
 
 @pytest.mark.parametrize(
