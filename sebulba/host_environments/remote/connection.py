@@ -183,7 +183,9 @@ class Environment:
             after = self._joined.step(actions)
         except DmEnvRpcError as error:
             if error.code != code_pb2.INVALID_ARGUMENT:
-                raise  # with the server's traceback
+                # In lines; in the error itself they are one.
+                error.add_note(f"{self._address} raised:\n{error.message}")
+                raise
             raise UserError(f"{self._address}: {error.message}") from error
         first = after.first()
         observation = protocol.unflatten(after.observation)
