@@ -230,7 +230,9 @@ def test_an_environment_cannot_end_the_run_as_the_user_does(closing, kind):
             environment.step(np.zeros(1, int))
         assert isinstance(error.value, DmEnvRpcError)
         (note,) = error.value.__notes__  # to be read: its lines are lines
-        assert note.startswith(f"{address} raised:\nTraceback (most recent call last):\n")
+        assert note.startswith(
+            f"{address} raised:\nTraceback (most recent call last):\n"
+        )
         assert note.rstrip().endswith(f"\n{kind.__name__}: by a wall")
 
 
