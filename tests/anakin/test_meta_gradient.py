@@ -23,6 +23,7 @@ from podracer.checkpoints.checkpoint import Checkpoints
 from podracer.errors import UserError
 from podracer.metrics import VOCABULARY
 from podracer.rules.lpg import Sizes
+from podracer.runs import run_folder
 from tests import interruptions
 
 SIZES = Sizes(prediction_size=3, memory_size=4, embedding_size=2)
@@ -305,9 +306,9 @@ def test_the_command_is_killed_and_resumed_and_leaves_the_same_rule(tmp_path):
         verb="meta-train",
     )
     interruptions.assert_equal(killed, whole)
-    rules = [(x / meta_train.RULE).read_bytes() for x in (whole, killed)]
+    rules = [(x / run_folder.RULE).read_bytes() for x in (whole, killed)]
     assert rules[0] == rules[1]
-    sizes, weights = agent.read_rule(agent.Config(update_rule=whole / meta_train.RULE))
+    sizes, weights = agent.read_rule(agent.Config(update_rule=whole / run_folder.RULE))
     assert sizes == SIZES and weights["params"]["pi_hat"]["kernel"].shape == (4, 1)
     rows = [json.loads(x) for x in (whole / "metrics.jsonl").read_text().splitlines()]
     assert rows[-1].keys() <= VOCABULARY.keys()
