@@ -42,9 +42,9 @@ def train(
     """Trains S runs at once; yields (state, rows) at each report.
 
     The state's leaves are [S, ...], and `member(state, i)` is the state of run i; rows are
-    a row of metrics for each run, or None between two reports. A run with a metric that is
-    not finite has a FloatingPointError in place of its rows from then on, at the end of the
-    others between two reports, too; it costs them nothing.
+    a row of metrics for each run, or None between two reports. Once a metric of a run is not
+    finite, a FloatingPointError takes the place of its rows, and the other runs go on. Where
+    these end between two reports, rows are the errors, and None for the others.
 
     Args:
       make_agent: (a run's hyperparameters, which are traced) -> its agent.
@@ -93,14 +93,16 @@ def train(
 
     def read(metrics, failures) -> list[dict[str, float]]:
         metrics, failures = jax.device_get((metrics, failures))
-        for i in {*range(len(seeds))} - {*failed}:
+        for i in range(len(seeds)):
+            if i in failed:
+                continue
             try:
                 tally.stop_if_not_finite({name: x[i] for name, x in failures.items()})
             except FloatingPointError as error:
                 failed[i] = error
         return [
             {name: float(x[i]) for name, x in metrics.items()}
-            for i, _ in enumerate(seeds)
+            for i in range(len(seeds))
         ]
 
     def ends() -> bool:

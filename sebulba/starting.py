@@ -70,7 +70,7 @@ def closing(environments: list[Any]) -> Iterator[None]:
 
 
 def close(environments: list[Any]) -> None:
-    """Closes all of them, whatever they raise: an earlier error is the cause, or none."""
+    """Closes all of them; what closing raises is dropped, as it hides an earlier error."""
     for environment in environments:
         with contextlib.suppress(Exception):
             environment.close()

@@ -46,7 +46,7 @@ def _summary(function: Callable) -> str:
 def exits(program: str) -> Iterator[None]:
     """Ends a command with one line on stderr and an exit code; also a decorator.
 
-    UserError, a full disk, too little memory and a JAX that cannot start are 2,
+    UserError, a full disk, not enough memory and a JAX that cannot start are 2,
     FloatingPointError (a run that is no longer finite) 1, Ctrl-C 130, SIGTERM 143, a closed
     terminal 129, and 141 without a line where nobody reads the output any more (`| head`).
     The other hosts of a run end too, see `parallel.watch`, and threads that hang, see
@@ -60,11 +60,11 @@ def exits(program: str) -> Iterator[None]:
 def _saying_why(program: str) -> Iterator[None]:
     """All of `exits` but the end of threads."""
 
-    shown = _on_terminal()
+    terminal = _on_terminal()
 
     def terminated(number: int, _) -> None:
         if number == signal.SIGHUP:
-            _to_nowhere(*shown)
+            _to_nowhere(*terminal)
         raise SystemExit(128 + number)  # so that files and threads are closed
 
     for number in _terminating():
@@ -90,7 +90,7 @@ def _saying_why(program: str) -> Iterator[None]:
         watch.leave(end.code, "terminated")
         raise
     except MemoryError as error:
-        line, code = f"error: too little memory: {error}", 2
+        line, code = f"error: not enough memory: {error}", 2
     except (RuntimeError, AssertionError):
         if not (line := _without_device()):
             raise
@@ -206,12 +206,12 @@ def stopping() -> Iterator[Callable[[], bool]]:
     KeyboardInterrupt, after a second Ctrl-C at once; after the others it ends normally.
     """
     asked: list[int] = []
-    shown = _on_terminal()
+    terminal = _on_terminal()
 
     def ask(number: int, _) -> None:
         asked.append(number)
         if number == signal.SIGHUP:
-            _to_nowhere(*shown)
+            _to_nowhere(*terminal)
         if asked.count(signal.SIGINT) > 1:
             raise KeyboardInterrupt
 

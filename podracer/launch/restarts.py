@@ -70,8 +70,9 @@ def following(program: Sequence[str]) -> tuple[Sequence[str], str]:
 def _holds_anothers(run: Commands) -> bool:
     """Whether the command failed before it could be refused in a folder that is taken."""
     places = CONFIG, f"*/{CONFIG}"  # the second is that of a member of --seeds
-    texts = [path.read_text() for x in places for path in run.folder.glob(x)]
-    return not all(any(x in text for x in run.in_config()) for text in texts)
+    known = [x.encode() for x in run.in_config()]  # the file may be damaged
+    texts = [path.read_bytes() for x in places for path in run.folder.glob(x)]
+    return not all(any(x in text for x in known) for text in texts)
 
 
 def in_shell(program: Sequence[str]) -> str:

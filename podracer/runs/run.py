@@ -171,14 +171,13 @@ def check_startable(folder: Path | None, overwrite: bool) -> None:
     """
     place = Path("runs") if folder is None else folder
     try:
-        with files.writing(place):
+        with files.writing(place):  # its name may be too long
             str(place.absolute()).encode()
+            exists = folder is not None and folder.is_dir()
     except UnicodeEncodeError:  # Orbax could not write there
         raise UserError(
-            f"{str(place)!a}: its path is no UTF-8; choose a folder with another name"
+            f"{str(place)!a}: its path is not valid UTF-8; choose another folder"
         ) from None
-    with files.writing(place):  # its name may be too long
-        exists = folder is not None and folder.is_dir()
     if exists:
         if run_folder.is_held(folder):
             raise UserError(

@@ -237,7 +237,7 @@ def _refuse_another_seed(before: int, config: Any) -> None:
     if config.seed != before:
         raise UserError(
             f"seed is {config.seed}, but {config.keep.resume} resumes with the random state "
-            f"that came of seed {before}: leave it out, or start another run"
+            f"that came from seed {before}: leave it out, or start another run"
         )
 
 

@@ -90,7 +90,7 @@ def test_a_run_leaves_its_configuration_metrics_and_curve(tmp_path):
         (["train", "--updates-per-report", "0"], "updates_per_report is 0"),
         (["train", "--reset-pool", "0"], "reset_pool is 0"),
         (["train", "--reset-pool", str(10**12)], "00; it must be from 1 to"),
-        (["train", "--run", "a\udcff"], "its path is no UTF-8; choose a folder"),
+        (["train", "--run", "a\udcff"], "its path is not valid UTF-8; choose another"),
         (["train", "--total-steps", "0"], "total_steps is 0"),
         (["train", "--batch-size", "400000000"], "needs at least"),
         (["train", "--batch-size", str(10**30)], "needs at least"),

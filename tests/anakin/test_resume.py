@@ -105,7 +105,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_later(tmp_path, whole):
             ["--allow-changes", "--batch-size=64"],
             "is (32,) in the checkpoint and (64,)",
         ),
-        (["--allow-changes", "--seed=3"], "random state that came of seed 0: leave"),
+        (["--allow-changes", "--seed=3"], "random state that came from seed 0: leave"),
         (["--run=elsewhere"], "--resume continues in the run's own folder"),
     ],
 )

@@ -334,7 +334,7 @@ def end(error=None):
             "stopped: update 7: loss/value",
         ),
         (KeyboardInterrupt(), 130, "interrupted"),
-        (MemoryError("466 GiB"), 2, "error: too little memory: 466 GiB"),
+        (MemoryError("466 GiB"), 2, "error: not enough memory: 466 GiB"),
     ],
 )
 def test_exits(error, code, line, capsys):

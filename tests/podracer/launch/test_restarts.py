@@ -188,6 +188,12 @@ def test_letters_that_json_or_a_shell_would_change(tmp_path, monkeypatch):
     assert said.endswith(" --overwrite\n")
 
 
+def test_a_damaged_configuration_is_no_command_of_ours(tmp_path):
+    program = ("anakin", "train", "--run", str(tmp_path))
+    (tmp_path / "config.json").write_bytes(b"\xff\x00")
+    assert restarts.following(program)[0] == program
+
+
 def test_a_damaged_checkpoint_does_not_count(tmp_path):
     folder = tmp_path / "checkpoints" / "7"
     folder.mkdir(parents=True)
