@@ -3,8 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 
-# The same names in both architectures. A row is one report: of the calls of a compiled
-# program (Anakin) or of the learner (Sebulba); null where there is nothing to report.
 _OF_EPISODES = {
     # name: (unit, meaning)
     "steps": ("environment steps", "total since the start of the run, over all cores"),
@@ -130,6 +128,9 @@ _OF_TRANSPORT = {  # Sebulba's
     "games": ("games", "number of games finished in this row, if episodes are lives"),
     "game_return": ("reward", "mean undiscounted return of these games"),
 }
+
+# The same names in both architectures. A row is one report: of the calls of a compiled
+# program (Anakin) or of the learner (Sebulba); null where there is nothing to report.
 VOCABULARY = _OF_EPISODES | _OF_AGENTS | _OF_TRANSPORT
 # What runs measure themselves; the rest is of agents and update rules.
 OF_RUNS = _OF_EPISODES.keys() | _OF_TRANSPORT.keys() | {"observation", "reward"}
