@@ -32,7 +32,7 @@ from podracer import networks, parallel
 from podracer.agents import from_flags, impala
 from podracer.metrics import human
 from podracer.transformations import Interface
-from sebulba import actor, host_environments
+from sebulba import actor, host_environments, starting
 from sebulba.cores import Cores, split
 from sebulba.learner import Learner
 from sebulba.transport import ParameterServer, TrajectoryQueue
@@ -139,22 +139,15 @@ class Setting:
         learner, server = self.learner(), ParameterServer(self.cores.actors)
         server.publish(learner.params, 0)
         queue = TrajectoryQueue(capacity=self.threads)
-        programs = actor.make_programs(
-            self.agent, self.unroll, len(self.cores.learners)
+        actors = starting.make_actors(
+            self.agent,
+            [self.environment(number) for number in range(self.threads)],
+            self.unroll,
+            self.cores,
+            [jax.random.key(number) for number in range(self.threads)],
+            server,
+            queue,
         )
-        actors = [
-            actor.Actor(
-                f"actor {number}",
-                self.environment(number),
-                self.cores.actors[number % len(self.cores.actors)],
-                programs,
-                self.unroll,
-                jax.random.key(number),
-                server,
-                queue,
-            )
-            for number in range(self.threads)
-        ]
         with actor.running(actors, queue):
             return rate(queue.get, self.steps, seconds, warm_up=2 * self.threads)
 

@@ -9,7 +9,7 @@ import jax
 from podracer.agent import Agent
 from podracer.errors import UserError, check_at_least_one, check_range
 from podracer.parallel import hosts
-from sebulba import actor, dynamic_actor
+from sebulba import actor, compiled_actor, dynamic_actor
 from sebulba.actor import Actor
 from sebulba.cores import Cores
 from sebulba.learner import LAYOUT, Learner, State
@@ -97,7 +97,12 @@ def make_actors(
 ) -> list[Actor]:
     """An actor for each batch of environments and each key; cores take turns."""
     first = environments[0]
-    kind = dynamic_actor if hasattr(first, "receive") else actor
+    if hasattr(first, "receive"):
+        kind = dynamic_actor
+    elif compiled_actor.can_act(first, cores.actors[0]):
+        kind = compiled_actor
+    else:
+        kind = actor
     programs = kind.make_programs(
         agent,
         unroll_length,

@@ -1,5 +1,6 @@
 """The protocol of environments on the host: batches of them, as numpy arrays."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import dm_env
@@ -20,6 +21,11 @@ class HostEnvironment(Protocol):
     arrays (none of 64 bits) that are not written again, and `restore(snapshot)`, called
     after `reset`. An optional attribute `patience` is the number of seconds after which a
     step, which replaces what died or hung, ends or raises by its own time limits.
+
+    Two more let an actor on a CPU step the environments inside its program: `compiled()`,
+    called after `reset`, a `Compiled`, or None if they cannot; and `stepped(timestep, told)`,
+    called after each unroll in place of `step` with the last timestep, and what was told
+    [T, ...] in all of its steps.
     """
 
     batch_size: int  # B
@@ -45,6 +51,14 @@ class HostEnvironment(Protocol):
 
     def close(self) -> None:
         """Frees all resources. Called once, last."""
+
+
+class Compiled(NamedTuple):
+    """How a program on a CPU steps a batch of environments."""
+
+    state: Any  # a pytree of arrays, carried from step to step
+    # (state, action [B, ...]) -> (state, TimeStep [B, ...], what is told), inside jax.jit
+    step: Callable[[Any, Any], tuple[Any, dm_env.TimeStep, Any]]
 
 
 class Games(NamedTuple):
@@ -82,26 +96,36 @@ class NextStepReset:
     """
 
     def __init__(self, batch_size: int):
-        self._over = np.ones(batch_size, bool)
+        self.over = np.ones(batch_size, bool)  # [B], after the last timestep
 
     @property
     def unfinished(self) -> int:
         """Number of episodes under way."""
-        return int((~self._over).sum())
+        return int((~self.over).sum())
 
     def timestep(
         self, observation: Any, reward: Any, terminated: Any, truncated: Any
     ) -> dm_env.TimeStep:
         """What the simulator returned [B, ...], in dm_env's terms."""
-        begun = ~self._over
-        self._over = np.logical_or(terminated, truncated) & begun
-        # FIRST, MID and LAST are 0, 1 and 2; NumPy converts the enum's members slowly.
-        return dm_env.TimeStep(
-            np.add(begun, self._over, dtype=np.int32),
-            np.where(begun, reward, 0.0).astype(np.float32),
-            np.subtract(1.0, self._over & terminated, dtype=np.float32),
-            observation,
+        self.over, timestep = next_step(
+            self.over, observation, reward, terminated, truncated
         )
+        return timestep
+
+
+def next_step(
+    over: Any, observation: Any, reward: Any, terminated: Any, truncated: Any
+) -> tuple[Any, dm_env.TimeStep]:
+    """(over, timestep) of a `NextStepReset`, for arrays of NumPy or JAX [B, ...]."""
+    begun = ~over
+    over = (terminated | truncated) & begun
+    # FIRST, MID and LAST are 0, 1 and 2; NumPy converts the enum's members slowly.
+    return over, dm_env.TimeStep(
+        begun.astype(np.int32) + over,
+        over.__array_namespace__().where(begun, reward, 0.0).astype(np.float32),
+        (~(over & terminated)).astype(np.float32),
+        observation,
+    )
 
 
 def stack(timesteps: list[dm_env.TimeStep]) -> dm_env.TimeStep:

@@ -5,9 +5,11 @@ Uses its gymnasium interface: the dm_env one reports a time limit as a terminati
 
 import dataclasses
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import dm_env
+import jax
+import jax.numpy as jnp
 import numpy as np
 from dm_env import specs
 
@@ -15,9 +17,11 @@ from podracer import imports
 from podracer.errors import UserError, check_at_least_one, check_range, nearest
 from sebulba.host_environments import checking, spaces
 from sebulba.host_environments.environment import (
+    Compiled,
     GameCounter,
     Games,
     NextStepReset,
+    next_step,
 )
 
 OPENGL = "which needs OpenGL: apt-get install libegl1 libopengl0"  # after 1.2.5
@@ -173,17 +177,54 @@ class EnvPool:
 
     def reset(self) -> dm_env.TimeStep:
         observation, _ = self._pool.reset()
-        return self._timestep(observation, np.zeros(self.batch_size), False, False)
+        zero = np.zeros(self.batch_size, np.float32)
+        timestep = self._episodes.timestep(
+            _observation(observation), zero, zero > 0, zero > 0
+        )
+        self._check(timestep.observation, zero)
+        return timestep
 
     def step(self, action: np.ndarray) -> dm_env.TimeStep:
         self._check_action(action)
-        observation, reward, terminated, truncated, info = self._pool.step(action)
-        self._check_limit(info["elapsed_step"], truncated)
-        timestep = self._timestep(observation, reward, terminated, truncated)
-        if self._games:
-            game_over = timestep.last() & ((info["terminated"] != 0) | truncated)
-            self._games.add(timestep.reward, game_over)
+        self._episodes.over, timestep, told = self._received(
+            self._episodes.over, action, self._pool.step(action)
+        )
+        self._check(timestep.observation, timestep.reward)
+        self._hear(told)
         return timestep
+
+    def compiled(self) -> Compiled | None:
+        """EnvPool's functions for XLA; None where they cannot be called.
+
+        That is where jaxlib is older than they are (0.7, for EnvPool 1.2), on other systems
+        than Linux, and where a simulator has arrays of 64 bits, which JAX would not keep.
+        """
+        arrays = self._pool.spec.state_array_spec, self._pool.spec.action_array_spec
+        if any(x.dtype.itemsize > 4 for specs in arrays for x in specs.values()):
+            return None
+        jax.devices()  # what EnvPool registers before JAX has started may end its start
+        try:
+            handle, _, _, simulate = self._pool.xla()
+        except RuntimeError:
+            return None
+        low, high = self._action_spec.minimum, self._action_spec.maximum
+        is_discrete = np.issubdtype(self._action_spec.dtype, np.integer)
+
+        def step(state, action):
+            handle, over = state
+            # `stepped` checks the action, after simulators that no action may crash
+            taken = jnp.clip(action, low, high) if is_discrete else action
+            handle, returned = simulate(handle, taken.astype(self._action_spec.dtype))
+            over, timestep, told = self._received(over, action, returned)
+            return (handle, over), timestep, told
+
+        return Compiled((handle, self._episodes.over), step)
+
+    def stepped(self, timestep: dm_env.TimeStep, told: "Told") -> None:
+        self._check(timestep.observation, timestep.reward)
+        for row in zip(*told, strict=True):
+            self._check_action(row[0])
+            self._hear(Told(*row))
 
     def observation_spec(self) -> Any:
         return self._observation_spec
@@ -200,23 +241,44 @@ class EnvPool:
     def close(self) -> None:
         self._pool.close()
 
-    def _check_limit(self, elapsed: np.ndarray, truncated: np.ndarray) -> None:
-        """Raises UserError where an episode outlives its limit: many tasks ignore it."""
-        if self._limit is None:
-            return
-        late = elapsed > self._limit
-        if (late & ~truncated).any():  # football is cut off one step late
+    def _received(self, over: Any, action: Any, returned: tuple) -> tuple:
+        """(over, TimeStep, Told) of what the pool returned, in NumPy's arrays or JAX's."""
+        observation, reward, terminated, truncated, info = returned
+        # EnvPool's `elapsed_step` would not show each reset: it keeps counting where only
+        # a life was lost.
+        over, timestep = next_step(
+            over, _observation(observation), reward, terminated, truncated
+        )
+        game_over = over
+        if self._games:
+            game_over = over & ((info["terminated"] != 0) | truncated)
+        elapsed = info["elapsed_step"]
+        return (
+            over,
+            timestep,
+            Told(action, timestep.reward, game_over, truncated, elapsed),
+        )
+
+    def _hear(self, told: "Told") -> None:
+        """Counts games. Raises UserError where an episode outlives its limit."""
+        if self._games:
+            self._games.add(told.reward, told.game_over)
+        # Many tasks ignore their limit; football is cut off one step late.
+        if self._limit and ((told.elapsed > self._limit) & ~told.truncated).any():
             raise UserError(
                 f"{self._name} ignores max_episode_steps, which is {self._limit}: leave "
                 "it out, or use gymnasium's environment, if it has one (--env gym:ID)"
             )
 
-    def _timestep(self, observation, reward, terminated, truncated) -> dm_env.TimeStep:
-        # EnvPool's `elapsed_step` would not show each reset: it keeps counting where only
-        # a life was lost.
-        observation = _observation(observation)
-        self._check(observation, reward)
-        return self._episodes.timestep(observation, reward, terminated, truncated)
+
+class Told(NamedTuple):
+    """What EnvPool's environments tell the host of a step, [B]."""
+
+    action: Any  # [B, ...]
+    reward: Any
+    game_over: Any
+    truncated: Any
+    elapsed: Any  # environment steps of the episode
 
 
 def _observation(observation: Any) -> Any:

@@ -1,0 +1,151 @@
+"""Unrolls that are one program: they are those of the actor that steps from Python."""
+
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from podracer.agent import ActorOutput, LearnerState
+from podracer.errors import UserError
+from sebulba import actor, compiled_actor, cores, starting, transport
+from tests.sebulba.host_environments.stepping import make
+from tests.sebulba.test_training import train, watcher
+
+ATARI = {"per_life": True, "noop_max": 1}
+
+
+def random_agent(action_spec, beyond=0):
+    """Draws integers from the keys; its memory, and what it gives, is the last reward."""
+    discrete = np.issubdtype(action_spec.dtype, np.integer)
+    values = action_spec.maximum + 1 + beyond if discrete else 2
+
+    def actor_step(keys, params, actor_state, timestep):
+        def draw(key):
+            return jax.random.randint(key, action_spec.shape, 0, values)
+
+        action = jax.vmap(draw)(keys).astype(action_spec.dtype)
+        return timestep.reward + params, ActorOutput(action, actor_state)
+
+    def learner_step(key, state, trajectory):
+        return LearnerState(state.shared + 1, ()), {}
+
+    return watcher()._replace(
+        learner_step=learner_step,
+        initial_actor_state=jnp.zeros,
+        actor_step=actor_step,
+        greedy_actor_step=actor_step,
+    )
+
+
+def unrolls(environment, unroll_length, number):
+    """The first trajectories, and the actor that made them."""
+    split = cores.split(jax.devices()[:2])
+    server = transport.ParameterServer(split.actors)
+    server.publish(jax.device_put(jnp.float32(1.0), split.learners[0]), 7)
+    queue = transport.TrajectoryQueue(capacity=1, max_lag=number)
+    actors = starting.make_actors(
+        random_agent(environment.action_spec()),
+        [environment],
+        unroll_length,
+        split,
+        [jax.random.key(3)],
+        server,
+        queue,
+    )
+    handed = []
+    with actor.running(actors, queue):
+        for _ in range(number):
+            handed.append(jax.device_get(queue.get()))
+            queue.learned()
+    return handed, actors[0]
+
+
+def compiles():
+    environment = make("CartPole-v1")
+    try:
+        return compiled_actor.can_act(environment, jax.devices()[0])
+    finally:
+        environment.close()
+
+
+if not compiles():
+    pytest.skip("jaxlib cannot call this EnvPool", allow_module_level=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "unroll_length"),
+    [
+        ("CartPole-v1", {"max_episode_steps": 12}, 9),  # falls and is cut off
+        ("Pendulum-v1", {"max_episode_steps": 5}, 4),
+        ("FrozenLake-v1", {}, 20),
+        ("MiniGrid-Empty-5x5-v0", {"max_episode_steps": 7}, 5),  # a dict
+        ("Breakout-v5", ATARI, 150),
+    ],
+)
+def test_an_unroll_is_that_of_single_steps(monkeypatch, name, options, unroll_length):
+    compiled, which = unrolls(make(name, **options), unroll_length, 3)
+    assert type(which) is compiled_actor.Actor
+    monkeypatch.setattr(compiled_actor, "can_act", lambda *_: False)
+    stepped, which = unrolls(make(name, **options), unroll_length, 3)
+    assert type(which) is actor.Actor
+    jax.tree.map(np.testing.assert_array_equal, compiled, stepped)
+    last = np.concatenate([x.parts[0].timesteps.step_type for x in stepped]) == 2
+    assert last.any()
+    if name.startswith("Breakout"):
+        assert sum(x.games.finished for x in compiled) > 0
+
+
+def test_all_threads_trace_the_agent_once_and_each_unroll_has_one_version():
+    calls = []
+    agent = random_agent(make("CartPole-v1").action_spec())
+
+    def actor_step(*inputs):
+        calls.append(1)
+        return agent.actor_step(*inputs)
+
+    rows = train(
+        agent._replace(actor_step=actor_step),
+        lambda: make("CartPole-v1"),
+        threads_per_core=2,
+        devices=3,
+        split=(2, 1),
+        trajectories_per_report=1,
+    )
+    lags = [{row[f"lag_{name}"] for name in ("mean", "max")} for _, row in rows]
+    assert len(calls) == 1
+    assert len(lags) == 20 and all(len(lag) == 1 for lag in lags)
+
+
+def test_an_action_out_of_range_is_one_line():
+    environment = make("CartPole-v1", batch_size=64)
+    agent = random_agent(environment.action_spec(), beyond=3)
+    line = r"^CartPole-v1: action\[\d+\] is [234], outside the declared 0 to 1; correct"
+    with pytest.raises(UserError, match=line):
+        [*train(agent, lambda: environment, threads_per_core=1, devices=2)]
+
+
+def test_a_limit_that_a_task_ignores_is_one_line():
+    environment = make("CliffWalking-v1", max_episode_steps=4)
+    agent = random_agent(environment.action_spec())
+    line = "^CliffWalking-v1 ignores max_episode_steps, which is 4: leave it out"
+    with pytest.raises(UserError, match=line):
+        [*train(agent, lambda: environment, threads_per_core=1, devices=2)]
+
+
+@pytest.mark.parametrize("name", ["HalfCheetah-v4", "CartPole-v1"])
+def test_others_step_from_python(monkeypatch, name):
+    """Simulators with arrays of 64 bits; cores that are no CPU; an EnvPool of another age."""
+    environment, cpu = make(name), jax.devices()[0]
+    assert compiled_actor.can_act(environment, cpu) == (name == "CartPole-v1")
+    gpu = types.SimpleNamespace(platform="gpu")
+    assert not compiled_actor.can_act(environment, gpu)
+    assert not compiled_actor.can_act(types.SimpleNamespace(batch_size=4), cpu)
+
+    def of_another_age():
+        raise RuntimeError("the handler's API version (0.3) is incompatible")
+
+    monkeypatch.setattr(environment._pool, "xla", of_another_age)
+    assert not compiled_actor.can_act(environment, cpu)
+    environment.close()
