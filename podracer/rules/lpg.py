@@ -17,10 +17,12 @@ import jax
 import jax.numpy as jnp
 
 from podracer.agent import Trajectory
-from podracer.errors import UserError, check_at_least_one, check_ranges
+from podracer.errors import UserError, check_ranges
 from podracer.learning import losses
 from podracer.networks.policies import Categorical
 from podracer.rules.rule import Experience, Rule
+
+MOST = 10**9  # of a size: JAX counts a layer's units with 32 bits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Sizes:
     """number of hidden units of the embedding of y"""
 
     def __post_init__(self):
-        check_at_least_one(**dataclasses.asdict(self))
+        check_ranges(self, 1, MOST, *dataclasses.asdict(self))
 
 
 @dataclasses.dataclass(frozen=True)

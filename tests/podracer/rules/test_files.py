@@ -98,7 +98,14 @@ def nested(data):
         (changed("lpg", "disco"), "holds a rule of kind 'disco'; it must be of kind"),
         (changed("kind", "sort"), "holds no rule; it must be of kind 'lpg'"),
         (changed("memory_size", "colour"), "colour is unknown to this version"),
-        (changed(": 3,", ": -3,"), "prediction_size is -3; it must be at least 1"),
+        (changed(": 3,", ": -3,"), "prediction_size is -3; it must be from 1 to"),
+        *(
+            (
+                changed(f'"{name}": 2', f'"{name}": {2**31}'),
+                f"{name} is {2**31}; it must be",
+            )
+            for name in ("memory_size", "embedding_size")
+        ),
         (changed("{", ""), "no rule file, or damaged"),
         (changed("config", "other"), "the configuration is None; it must be an object"),
         (nested, "no rule file, or damaged"),
