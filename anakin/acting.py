@@ -11,6 +11,7 @@ from envs_jax.wrappers import Batched
 from podracer import parallel
 from podracer.agent import ActorOutput, Agent, Key, Trajectory, with_last
 from podracer.metrics import episodes
+from podracer.training.actor_states import checked_initial, checked_next
 
 TOGETHER = 4  # steps in an iteration of an accelerator's loop
 LARGE = 3000  # operations of a step: larger ones, as brax's, are taken singly
@@ -30,13 +31,14 @@ def initial_actors(
     key: Key, index: jax.Array, agent: Agent, environment: Batched
 ) -> Actors:
     """Actors at the start of an episode in each of the environments `index` [B]."""
+    batch_size = index.shape[0]
     state, timestep = environment.initial_state(parallel.fold_each(key, index))
     return Actors(
         index,
         state,
         timestep,
-        agent.initial_actor_state(index.shape[0]),
-        episodes.initial_state(index.shape[0]),
+        checked_initial(agent.initial_actor_state(batch_size), batch_size),
+        episodes.initial_state(batch_size),
     )
 
 
@@ -61,7 +63,7 @@ def interact(
         actors.index,
         environment_state,
         timestep,
-        actor_state,
+        checked_next(actor_state, actors.actor_state),
         episodes.step(actors.episodes, timestep),
     )
     return after, output, kept

@@ -16,6 +16,7 @@ from podracer import parallel
 from podracer.agent import Agent
 from podracer.errors import check_seed
 from podracer.parallel import hosts, watch
+from podracer.training.actor_states import check_initial
 from sebulba.actor import running
 from sebulba.cores import Cores
 from sebulba.learner import Learner, State
@@ -98,6 +99,7 @@ def train(
         len(cores.learners) * updates_per_trajectory,
     )
     with closing(environments):
+        check_initial(agent, environments[0].batch_size)
         learner_key, *actor_keys = jax.random.split(jax.random.key(seed), 1 + threads)
         learner = Learner(
             agent, parallel.over_hosts(cores.learners), updates_per_trajectory

@@ -1,1 +1,1 @@
-"""What `anakin train` and `sebulba train` share: flags, from them to a run, its limits."""
+"""What `anakin train` and `sebulba train` share: flags, from them to a run, its limits, checks."""

@@ -1,6 +1,7 @@
 """Anakin: alignment, cores, determinism, long runs, bad input."""
 
 import itertools
+import re
 from types import SimpleNamespace
 
 import chex
@@ -17,7 +18,7 @@ from envs_jax.wrappers import Batched, auto_reset
 from podracer import networks, parallel
 from podracer.agents import impala
 from podracer.errors import UserError
-from tests.agents import counting
+from tests.agents import counting, reinforce
 from tests.environments import Counter, Explosive
 
 SMALL = networks.Config(hidden_sizes=(16,))
@@ -429,6 +430,36 @@ def test_an_agent_for_other_actions_is_one_line():
     line = r"^an action is float32 \(2,\); action_spec says .* make the agent for this"
     with pytest.raises(UserError, match=line):
         anakin.train(agent, Catch(), batch_size=8, unroll_length=2, total_steps=8)
+
+
+@pytest.mark.parametrize(
+    ("given", "after", "line"),
+    [
+        ((), lambda x: x, "initial_actor_state(4)['h'] has shape (); it must have 4"),
+        ((8, 2), lambda x: x, "['h'] has shape (8, 2); it must have 4 rows"),
+        ((4,), jnp.mean, "['h'] is float32 (4,) before a step and float32 () after"),
+        ((4,), lambda x: x > 0, "['h'] is float32 (4,) before a step and bool (4,)"),
+        ((4,), lambda x: [x, x], "['h'] is float32 (4,) before a step and missing"),
+    ],
+)
+def test_actor_states_without_a_row_for_each_environment_are_one_line(
+    given, after, line
+):
+    ours = reinforce(observations=50, actions=3)
+
+    def actor_step(keys, params, actor_state, timestep):
+        _, output = ours.actor_step(keys, params, (), timestep)
+        return {"h": after(actor_state["h"])}, output
+
+    agent = ours._replace(
+        initial_actor_state=lambda batch_size: {"h": jnp.zeros(given)},
+        actor_step=actor_step,
+    )
+    with pytest.raises(UserError, match=re.escape(line)) as error:
+        anakin.train(
+            agent, Catch(), batch_size=8, unroll_length=2, total_steps=16, cores=2
+        )
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.core

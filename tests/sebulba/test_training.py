@@ -295,6 +295,22 @@ def test_batches_of_several_sizes_are_refused():
     assert all(x.closed for x in made)
 
 
+def test_an_actor_state_without_a_row_for_each_environment_is_one_line():
+    made = []
+
+    def environment():
+        made.append(HostCounter())
+        return made[-1]
+
+    agent = make_agent()._replace(initial_actor_state=lambda batch_size: 0.0)
+    line = (
+        r"^initial_actor_state\(4\) has shape \(\); it must have 4 rows, one for each"
+    )
+    with pytest.raises(UserError, match=line):
+        train(agent, environment, devices=2)
+    assert made and all(x.closed for x in made)
+
+
 def test_a_trajectory_split_into_updates():
     state, metrics = last(
         train(updates_per_trajectory=2, devices=2, total_steps=12 * 10)

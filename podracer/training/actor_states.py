@@ -1,0 +1,58 @@
+"""Whether an agent's actor states are as in the contract: [B, ...], and alike at each step."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from podracer.agent import Agent, PyTree
+from podracer.errors import UserError
+
+
+def checked_initial(actor_state: PyTree, batch_size: int) -> PyTree:
+    """What `initial_actor_state(batch_size)` gave.
+
+    Raises UserError for a leaf without a row for each environment.
+    """
+    for name, x in _leaves(actor_state).items():
+        if np.shape(x)[:1] != (batch_size,):
+            raise UserError(
+                f"initial_actor_state({batch_size}){name} has shape {np.shape(x)}; it must "
+                f"have {batch_size} rows, one for each environment: correct the agent"
+            )
+    return actor_state
+
+
+def check_initial(agent: Agent, batch_size: int) -> None:
+    """Raises UserError as `checked_initial`, without computing anything."""
+    jax.eval_shape(
+        lambda: checked_initial(agent.initial_actor_state(batch_size), batch_size)
+    )
+
+
+def checked_next(actor_state: PyTree, before: PyTree) -> PyTree:
+    """What `actor_step` gave for an actor state.
+
+    Raises UserError where a leaf has another shape or dtype, or there are others.
+    """
+    old, new = _leaves(before), _leaves(actor_state)
+    for name in old | new:
+        had, has = (_kind(x[name]) if name in x else "missing" for x in (old, new))
+        if had != has:
+            raise UserError(
+                f"actor_step: the actor state{name} is {had} before a step and {has} after "
+                "it; it must stay as it was: correct the agent"
+            )
+    return actor_state
+
+
+def _leaves(tree: PyTree) -> dict[str, Any]:
+    """An actor state's leaves by their path."""
+    return {
+        jax.tree_util.keystr(path): x
+        for path, x in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+def _kind(x: Any) -> str:
+    return f"{getattr(x, 'dtype', type(x).__name__)} {np.shape(x)}"
