@@ -12,16 +12,26 @@ from podracer.parallel import hosts
 from sebulba import actor, compiled_actor, dynamic_actor
 from sebulba.actor import Actor
 from sebulba.cores import Cores
+from sebulba.host_environments import checking, protocol
 from sebulba.learner import LAYOUT, Learner, State
 from sebulba.report import Report
 from sebulba.transport import ParameterServer, TrajectoryQueue
 
+LATE = ("wait", "drop")  # how `max_lag` is kept
 
-def check(max_lag: int | None, **numbers: int) -> None:
-    """Raises UserError where a number is below 1, or the lag negative."""
+
+def check(cores: Cores, max_lag: int | None, late: str, **numbers: int) -> None:
+    """Raises UserError for an impossible argument of `train`, and a number below 1."""
+    if not isinstance(cores, Cores):
+        raise UserError(
+            f"cores is {checking.shown(cores)}; it must be a Cores, as from "
+            "sebulba.cores.split(jax.local_devices())"
+        )
     check_at_least_one(**numbers)
     if max_lag is not None:
         check_range("max_lag", max_lag, 0)
+    if late not in LATE:
+        raise UserError(f"late is {late!r}; it must be {' or '.join(map(repr, LATE))}")
 
 
 def most_ahead(
@@ -41,15 +51,17 @@ def make_environments(
 ) -> list[Any]:
     """A batch of environments for each actor thread.
 
-    Raises UserError where a batch does not split into `parts`, or has another size than
-    the others.
+    Raises UserError where one is no `HostEnvironment`, does not split into `parts`, or has
+    another size than the others.
     """
     made = []
     with closing(made):
         made.append(make_environment(0))
+        protocol.check_members("make_environment(0)", made[0])
         check_splits(made[0].batch_size, parts)
         for number in range(1, threads):
             made.append(make_environment(number))
+            protocol.check_members(f"make_environment({number})", made[number])
             sizes = [made[i].batch_size for i in (0, number)]
             if sizes[0] != sizes[1]:
                 raise UserError(

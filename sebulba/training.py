@@ -86,7 +86,9 @@ def train(
     """
     check_seed(seed)
     check(
+        cores,
         max_lag,
+        late,
         unroll_length=unroll_length,
         total_steps=total_steps,
         threads_per_core=threads_per_core,

@@ -9,6 +9,19 @@ import numpy as np
 
 from podracer.errors import UserError, check_at_least_one
 from sebulba.host_environments import checking
+from sebulba.host_environments.environment import HostEnvironment
+
+MEMBERS = (*HostEnvironment.__annotations__, *vars(HostEnvironment))
+
+
+def check_members(origin: str, environment: Any) -> None:
+    """Raises UserError for what is no `HostEnvironment`; `origin` is what gave it."""
+    names = (x for x in MEMBERS if not x.startswith("_"))
+    if missing := [x for x in names if not hasattr(environment, x)]:
+        raise UserError(
+            f"{origin} gives {checking.shown(environment)} without {', '.join(missing)}; it "
+            "must give a sebulba.host_environments.HostEnvironment"
+        )
 
 
 def timestep_checker(environment: Any) -> Callable[[Any], None]:

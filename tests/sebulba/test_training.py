@@ -35,12 +35,13 @@ def make_agent(**config):
 
 def train(agent=None, environment=HostCounter, *, devices=4, split=(), **options):
     """Trains; environments by thread number if `environment` wants it."""
-    defaults = {"unroll_length": 3, "total_steps": 12 * 20}
+    defaults = {
+        "unroll_length": 3,
+        "total_steps": 12 * 20,
+        "cores": cores.split(jax.devices()[:devices], *split),
+    }
     return training.train(
-        agent or make_agent(),
-        lambda number: environment(),
-        cores=cores.split(jax.devices()[:devices], *split),
-        **defaults | options,
+        agent or make_agent(), lambda number: environment(), **defaults | options
     )
 
 
@@ -333,6 +334,12 @@ def test_episodes_are_counted_once():
     assert set(full) <= {5.0} | {x for x in full if np.isnan(x)}
 
 
+class Unfinished(HostCounter):
+    """An environment that lacks one method."""
+
+    lost_episodes = property()  # which raises AttributeError
+
+
 @pytest.mark.parametrize(
     ("options", "line"),
     [
@@ -341,6 +348,16 @@ def test_episodes_are_counted_once():
         ({"seed": 2**32}, f"seed is {2**32}; it must be from 0 to {2**32 - 1}"),
         ({"updates_per_trajectory": 3}, "batch_size is 4, which does not split into 9"),
         ({"devices": 8}, "batch_size is 4, which does not split into 6"),
+        ({"late": "x"}, "late is 'x'; it must be 'wait' or 'drop'"),
+        ({"cores": 2}, "cores is 2; it must be a Cores, as from"),
+        (
+            {"environment": lambda: None},
+            r"make_environment\(0\) gives None without batch_size, .*, close; it must",
+        ),
+        (
+            {"environment": Unfinished},
+            "gives <.*Unfinished.* without lost_episodes; it must",
+        ),
     ],
 )
 def test_bad_input_is_one_line(options, line):
