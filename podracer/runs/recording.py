@@ -12,7 +12,7 @@ from typing import Any
 
 from podracer.checkpoints.checkpoint import Checkpoints
 from podracer.errors import UserError
-from podracer.files import atomic
+from podracer.files import atomic, writing
 from podracer.metrics import last, read
 from podracer.runs.drawing import drawing
 from podracer.runs.progress import Progress
@@ -126,9 +126,18 @@ def keep_state(
     started = load_state(folder).get("started") or time.time()
     process = {"host": platform.node(), "pid": os.getpid(), "started": started}
 
+    def text(state: str, **more: str) -> str:
+        return json.dumps({"state": state} | process | more) + "\n"
+
     def write(state: str, **more: str) -> None:
         with atomic(folder / STATE) as temporary:
-            temporary.write_text(json.dumps({"state": state} | process | more) + "\n")
+            temporary.write_text(text(state, **more))
+
+    def write_in_place(state: str) -> None:
+        """For a full disk: takes no more of it than what is there."""
+        with writing(folder / STATE), open(folder / STATE, "r+") as file:
+            file.write(text(state))
+            file.truncate()
 
     def check_ours() -> None:
         try:
@@ -156,7 +165,10 @@ def keep_state(
     finally:
         with contextlib.suppress(UserError):  # the first error is the one to report
             check_ours()
-            write(state, **({"error": f"{error}"} if error else {}))
+            try:
+                write(state, **({"error": f"{error}"} if error else {}))
+            except UserError:
+                write_in_place(state)
 
 
 def is_finished(folder: Path, total_steps: int) -> bool:

@@ -17,7 +17,7 @@ from PIL import Image
 from podracer import metrics
 from podracer.errors import UserError
 from podracer.runs import drawing, plot, run_folder
-from podracer.runs.recording import record, recorded
+from podracer.runs.recording import keep_state, record, recorded
 
 CALLS = 20
 
@@ -103,6 +103,22 @@ def test_a_full_disk_ends_the_loop(tmp_path):
     assert ended  # though the generator is still here: it may have threads
     assert 3 < len(returns(tmp_path)) < CALLS
     assert sorted(os.listdir(tmp_path)) == ["metrics.jsonl", "state.json"]
+
+
+def test_a_run_has_failed_where_a_full_disk_takes_no_new_file(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    reason = "x" * 2000  # so that the state with it does not fit, and without it does
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with (
+            pytest.raises(RuntimeError, match=reason),
+            keep_state(tmp_path, lambda: False),
+        ):
+            raise RuntimeError(reason)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert run_folder.load_state(tmp_path)["state"] == "failed"
+    assert os.listdir(tmp_path) == ["state.json"]
 
 
 def test_the_first_error_is_the_one_that_is_told(tmp_path):
@@ -255,7 +271,7 @@ import itertools, sys, time
 sys.path[:0] = [{os.path.dirname(__file__)!r}, "."]
 from test_recording import train
 from podracer.command import exits
-from podracer.runs.recording import record, recorded
+from podracer.runs.recording import keep_state, record, recorded
 def slow():
     for update in train():
         yield update
