@@ -15,6 +15,7 @@ import numpy as np
 from podracer import parallel
 from podracer.agent import Agent, Key, Trajectory, with_last
 from podracer.metrics import episodes
+from podracer.training.actor_states import checked_next
 from sebulba.host_environments import checking, protocol
 from sebulba.transport import Closed, Handed, ParameterServer, TrajectoryQueue
 
@@ -85,6 +86,7 @@ def make_programs(
         actor_state = agent.initial_actor_state(batch_size)
         keys = jnp.broadcast_to(key, batch_size)
         shapes = jax.eval_shape(decide, keys, params, actor_state, timestep)
+        checked_next(shapes[0], actor_state)
         timesteps, outputs = jax.tree.map(
             lambda x: jnp.zeros((unroll_length, *x.shape), x.dtype),
             (timestep, shapes[1]),

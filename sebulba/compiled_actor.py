@@ -24,7 +24,7 @@ def can_act(environment: HostEnvironment, device: jax.Device) -> bool:
 
 
 def make_unroll(decide: Callable, simulate: Callable, unroll_length: int) -> Callable:
-    """(params, keys, unroll, state, timestep) -> ((unroll, state, timestep), told).
+    """(params, keys, unroll, state, timestep) -> ((unroll, state, timestep), recorded).
 
     Args:
       decide: `actor.Programs.step`.
@@ -36,8 +36,8 @@ def make_unroll(decide: Callable, simulate: Callable, unroll_length: int) -> Cal
         def step(carry, _):
             unroll, state, timestep = carry
             unroll, action = decide(params, keys, unroll, timestep)
-            state, timestep, told = simulate(state, action)
-            return (unroll, state, timestep), told
+            state, timestep, recorded = simulate(state, action)
+            return (unroll, state, timestep), recorded
 
         carry = unroll, state, timestep
         return jax.lax.scan(step, carry, length=unroll_length)
@@ -57,9 +57,9 @@ class Actor(actor.Actor):
     def _fill(self, before: Before, unroll: Unroll):
         params, version = self._server.latest(self._device)
         keys = self._programs.keys(before)
-        (unroll, self._state, timestep), told = self._unroll(
+        (unroll, self._state, timestep), recorded = self._unroll(
             params, keys, unroll, self._state, before.timestep
         )
-        self._environment.stepped(*jax.tree.map(np.asarray, (timestep, told)))
+        self._environment.stepped(*jax.tree.map(np.asarray, (timestep, recorded)))
         self._queue.stepped()
         return unroll, timestep, np.full(self._unroll_length, version)

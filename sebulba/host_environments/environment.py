@@ -23,8 +23,8 @@ class HostEnvironment(Protocol):
     step, which replaces what died or hung, ends or raises by its own time limits.
 
     Two more let an actor on a CPU step the environments inside its program: `compiled()`,
-    called after `reset`, a `Compiled`, or None if they cannot; and `stepped(timestep, told)`,
-    called after each unroll in place of `step` with the last timestep, and what was told
+    called after `reset`, a `Compiled`, or None if they cannot; and `stepped(timestep, recorded)`,
+    called after each unroll in place of `step` with the last timestep, and what was recorded
     [T, ...] in all of its steps.
     """
 
@@ -57,7 +57,7 @@ class Compiled(NamedTuple):
     """How a program on a CPU steps a batch of environments."""
 
     state: Any  # a pytree of arrays, carried from step to step
-    # (state, action [B, ...]) -> (state, TimeStep [B, ...], what is told), inside jax.jit
+    # (state, action [B, ...]) -> (state, TimeStep [B, ...], what is recorded), inside jax.jit
     step: Callable[[Any, Any], tuple[Any, dm_env.TimeStep, Any]]
 
 

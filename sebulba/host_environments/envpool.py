@@ -186,11 +186,13 @@ class EnvPool:
 
     def step(self, action: np.ndarray) -> dm_env.TimeStep:
         self._check_action(action)
-        self._episodes.over, timestep, told = self._received(
+        self._episodes.over, timestep, recorded = self._received(
             self._episodes.over, action, self._pool.step(action)
         )
         self._check(timestep.observation, timestep.reward)
-        self._hear(told)
+        self._check_limit(recorded)
+        if self._games:
+            self._games.add(recorded.reward, recorded.game_over)
         return timestep
 
     def compiled(self) -> Compiled | None:
@@ -212,19 +214,24 @@ class EnvPool:
 
         def step(state, action):
             handle, over = state
-            # `stepped` checks the action, after simulators that no action may crash
+            # Its shape and dtype now; its values in `stepped`, after simulators that they
+            # may not crash.
+            self._check_action(np.full(action.shape, np.min(low), action.dtype))
             taken = jnp.clip(action, low, high) if is_discrete else action
             handle, returned = simulate(handle, taken.astype(self._action_spec.dtype))
-            over, timestep, told = self._received(over, action, returned)
-            return (handle, over), timestep, told
+            over, timestep, recorded = self._received(over, action, returned)
+            return (handle, over), timestep, recorded
 
         return Compiled((handle, self._episodes.over), step)
 
-    def stepped(self, timestep: dm_env.TimeStep, told: "Told") -> None:
+    def stepped(self, timestep: dm_env.TimeStep, recorded: "Recorded") -> None:
         self._check(timestep.observation, timestep.reward)
-        for row in zip(*told, strict=True):
-            self._check_action(row[0])
-            self._hear(Told(*row))
+        self._check_limit(recorded)
+        for action in recorded.action:
+            self._check_action(action)
+        if self._games:
+            for row in zip(recorded.reward, recorded.game_over, strict=True):
+                self._games.add(*row)
 
     def observation_spec(self) -> Any:
         return self._observation_spec
@@ -242,7 +249,7 @@ class EnvPool:
         self._pool.close()
 
     def _received(self, over: Any, action: Any, returned: tuple) -> tuple:
-        """(over, TimeStep, Told) of what the pool returned, in NumPy's arrays or JAX's."""
+        """(over, TimeStep, Recorded) of what the pool returned, in NumPy's arrays or JAX's."""
         observation, reward, terminated, truncated, info = returned
         # EnvPool's `elapsed_step` would not show each reset: it keeps counting where only
         # a life was lost.
@@ -256,25 +263,25 @@ class EnvPool:
         return (
             over,
             timestep,
-            Told(action, timestep.reward, game_over, truncated, elapsed),
+            Recorded(action, timestep.reward, game_over, truncated, elapsed),
         )
 
-    def _hear(self, told: "Told") -> None:
-        """Counts games. Raises UserError where an episode outlives its limit."""
-        if self._games:
-            self._games.add(told.reward, told.game_over)
-        # Many tasks ignore their limit; football is cut off one step late.
-        if self._limit and ((told.elapsed > self._limit) & ~told.truncated).any():
+    def _check_limit(self, recorded: "Recorded") -> None:
+        """Raises UserError where an episode outlives its limit: many tasks ignore it."""
+        if self._limit is None:
+            return
+        late = recorded.elapsed > self._limit
+        if (late & ~recorded.truncated).any():  # football is cut off one step late
             raise UserError(
                 f"{self._name} ignores max_episode_steps, which is {self._limit}: leave "
                 "it out, or use gymnasium's environment, if it has one (--env gym:ID)"
             )
 
 
-class Told(NamedTuple):
-    """What EnvPool's environments tell the host of a step, [B]."""
+class Recorded(NamedTuple):
+    """What the host needs of a step, [B], or of the steps of an unroll, [T, B]."""
 
-    action: Any  # [B, ...]
+    action: Any  # [B, ...], as the agent chose it
     reward: Any
     game_over: Any
     truncated: Any

@@ -16,16 +16,17 @@ from tests.sebulba.test_training import train, watcher
 ATARI = {"per_life": True, "noop_max": 1}
 
 
-def random_agent(action_spec, beyond=0):
+def random_agent(action_spec, beyond=0, shape=None, dtype=None):
     """Draws integers from the keys; its memory, and what it gives, is the last reward."""
     discrete = np.issubdtype(action_spec.dtype, np.integer)
     values = action_spec.maximum + 1 + beyond if discrete else 2
+    shape, dtype = shape or action_spec.shape, dtype or action_spec.dtype
 
     def actor_step(keys, params, actor_state, timestep):
         def draw(key):
-            return jax.random.randint(key, action_spec.shape, 0, values)
+            return jax.random.randint(key, shape, 0, values)
 
-        action = jax.vmap(draw)(keys).astype(action_spec.dtype)
+        action = jax.vmap(draw)(keys).astype(dtype)
         return timestep.reward + params, ActorOutput(action, actor_state)
 
     def learner_step(key, state, trajectory):
@@ -118,11 +119,18 @@ def test_all_threads_trace_the_agent_once_and_each_unroll_has_one_version():
     assert len(lags) == 20 and all(len(lag) == 1 for lag in lags)
 
 
-def test_an_action_out_of_range_is_one_line():
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"beyond": 3}, r"action\[\d+\] is [234], outside the declared 0 to 1"),
+        ({"dtype": np.float32}, "action has dtype float32; declared is int32"),
+        ({"shape": (2,)}, r"action has shape \(2,\); declared is \(\)"),
+    ],
+)
+def test_an_action_of_another_spec_is_one_line(change, line):
     environment = make("CartPole-v1", batch_size=64)
-    agent = random_agent(environment.action_spec(), beyond=3)
-    line = r"^CartPole-v1: action\[\d+\] is [234], outside the declared 0 to 1; correct"
-    with pytest.raises(UserError, match=line):
+    agent = random_agent(environment.action_spec(), **change)
+    with pytest.raises(UserError, match=f"^CartPole-v1: {line}; correct the agent"):
         [*train(agent, lambda: environment, threads_per_core=1, devices=2)]
 
 

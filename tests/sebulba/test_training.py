@@ -296,6 +296,17 @@ def test_batches_of_several_sizes_are_refused():
     assert all(x.closed for x in made)
 
 
+def test_an_actor_state_that_changes_in_a_step_is_one_line():
+    def actor_step(keys, params, actor_state, timestep):
+        return jnp.mean(actor_state), ActorOutput(timestep.step_type, ())
+
+    line = (
+        r"^actor_step: the actor state is int32 \(4,\) before a step and float32 \(\)"
+    )
+    with pytest.raises(UserError, match=line):
+        [*train(watcher()._replace(actor_step=actor_step), devices=2)]
+
+
 def test_an_actor_state_without_a_row_for_each_environment_is_one_line():
     made = []
 
