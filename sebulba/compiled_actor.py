@@ -19,8 +19,18 @@ make_programs = actor.make_programs
 
 def can_act(environment: HostEnvironment, device: jax.Device) -> bool:
     """Whether programs on this core can step the environments."""
-    on_cpu = device.platform == "cpu" and hasattr(environment, "compiled")
-    return on_cpu and environment.compiled() is not None
+    possible = device.platform == "cpu" and _offers(type(environment))
+    return possible and environment.compiled() is not None
+
+
+def _offers(kind: type) -> bool:
+    """Whether `compiled` does what `step` does.
+
+    Not where a subclass or a wrapper has another `step`; and only the environment itself
+    could give a snapshot.
+    """
+    bases = (x for x in kind.__mro__ if {"step", "compiled"} & vars(x).keys())
+    return "compiled" in vars(next(bases, object)) and not hasattr(kind, "snapshot")
 
 
 def make_unroll(decide: Callable, simulate: Callable, unroll_length: int) -> Callable:

@@ -23,9 +23,10 @@ class HostEnvironment(Protocol):
     step, which replaces what died or hung, ends or raises by its own time limits.
 
     Two more let an actor on a CPU step the environments inside its program: `compiled()`,
-    called after `reset`, a `Compiled`, or None if they cannot; and `stepped(timestep, recorded)`,
-    called after each unroll in place of `step` with the last timestep, and what was recorded
-    [T, ...] in all of its steps.
+    called after `reset`, a `Compiled`, or None if they cannot; and `stepped(timestep,
+    recorded)`, called after each unroll in place of `step` with the last timestep, and what
+    was recorded [T, ...] in all of its steps. They are not used where a subclass has another
+    `step`, nor beside `snapshot`.
     """
 
     batch_size: int  # B

@@ -2,14 +2,18 @@
 
 import types
 
+import dm_env
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from dm_env import specs
 
 from podracer.agent import ActorOutput, LearnerState
 from podracer.errors import UserError
 from sebulba import actor, compiled_actor, cores, starting, transport
+from sebulba.host_environments.environment import Compiled
+from sebulba.host_environments.envpool import EnvPool, Options
 from tests.sebulba.host_environments.stepping import make
 from tests.sebulba.test_training import train, watcher
 
@@ -63,16 +67,12 @@ def unrolls(environment, unroll_length, number):
     return handed, actors[0]
 
 
+@pytest.fixture(autouse=True, scope="module")
 def compiles():
     environment = make("CartPole-v1")
-    try:
-        return compiled_actor.can_act(environment, jax.devices()[0])
-    finally:
-        environment.close()
-
-
-if not compiles():
-    pytest.skip("jaxlib cannot call this EnvPool", allow_module_level=True)
+    if not compiled_actor.can_act(environment, jax.devices()[0]):
+        pytest.skip("this jaxlib cannot call EnvPool")
+    environment.close()
 
 
 @pytest.mark.parametrize(
@@ -157,3 +157,95 @@ def test_others_step_from_python(monkeypatch, name):
     monkeypatch.setattr(environment._pool, "xla", of_another_age)
     assert not compiled_actor.can_act(environment, cpu)
     environment.close()
+
+
+def test_a_step_of_ones_own_is_not_passed_over():
+    class Halved(EnvPool):
+        def step(self, action):
+            timestep = super().step(action)
+            return timestep._replace(reward=timestep.reward / 2)
+
+    class Wrapper:
+        def __init__(self, environment):
+            self.environment = environment
+
+        def __getattr__(self, name):
+            return getattr(self.environment, name)
+
+        step = Halved.step
+
+    class WithSnapshot(EnvPool):
+        def snapshot(self):
+            return ()
+
+    cpu = jax.devices()[0]
+    inner = make("CartPole-v1")
+    assert compiled_actor.can_act(inner, cpu)
+    assert not compiled_actor.can_act(Wrapper(inner), cpu)
+    inner.close()
+    for kind in (Halved, WithSnapshot):
+        environment = kind("CartPole-v1", 4, 0, 1, Options())
+        assert not compiled_actor.can_act(environment, cpu)
+        environment.close()
+
+
+class Doubling:
+    """An environment of one's own: its observation doubles the last action; no end."""
+
+    batch_size, frames_per_step = 4, 1
+
+    def __init__(self):
+        self.heard = []
+
+    def reset(self):
+        return self._timestep(np, np.zeros(4, np.float32), 0)
+
+    def step(self, action):
+        raise AssertionError("it is compiled")
+
+    def compiled(self):
+        def step(state, action):
+            doubled = 2 * action.astype(jnp.float32)
+            return state + 1, self._timestep(jnp, doubled, 1), (state, doubled)
+
+        return Compiled(np.int32(0), step)
+
+    def stepped(self, timestep, recorded):
+        self.heard.append((timestep.observation, *recorded))
+
+    def _timestep(self, arrays, observation, step_type):
+        return dm_env.TimeStep(
+            arrays.full(4, step_type, np.int32),
+            arrays.zeros(4, np.float32),
+            arrays.ones(4, np.float32),
+            observation,
+        )
+
+    def observation_spec(self):
+        return specs.Array((), np.float32)
+
+    def action_spec(self):
+        return specs.DiscreteArray(3)
+
+    def finished_games(self):
+        return None
+
+    def lost_episodes(self):
+        return 0
+
+    def close(self):
+        pass
+
+
+def test_an_environment_of_ones_own_hears_of_all_its_steps():
+    environment = Doubling()
+    handed, which = unrolls(environment, 5, 3)
+    assert type(which) is compiled_actor.Actor
+    for number, x in enumerate(handed):
+        last, steps, doubled = environment.heard[number]
+        (part,) = x.parts
+        np.testing.assert_array_equal(steps, 5 * number + np.arange(5))
+        np.testing.assert_array_equal(doubled, 2 * part.outputs.action)
+        np.testing.assert_array_equal(doubled, part.timesteps.observation[1:])
+        np.testing.assert_array_equal(last, doubled[-1])
+    assert (np.concatenate([x.parts[0].outputs.action for x in handed]) > 0).any()
