@@ -159,7 +159,7 @@ def test_others_step_from_python(monkeypatch, name):
     environment.close()
 
 
-def test_a_step_of_ones_own_is_not_passed_over():
+def test_a_step_of_your_own_is_not_passed_over():
     class Halved(EnvPool):
         def step(self, action):
             timestep = super().step(action)
@@ -190,7 +190,7 @@ def test_a_step_of_ones_own_is_not_passed_over():
 
 
 class Doubling:
-    """An environment of one's own: its observation doubles the last action; no end."""
+    """Your own environment: its observation doubles the last action; no end."""
 
     batch_size, frames_per_step = 4, 1
 
@@ -237,7 +237,7 @@ class Doubling:
         pass
 
 
-def test_an_environment_of_ones_own_hears_of_all_its_steps():
+def test_your_own_environment_hears_of_all_its_steps():
     environment = Doubling()
     handed, which = unrolls(environment, 5, 3)
     assert type(which) is compiled_actor.Actor
