@@ -60,7 +60,8 @@ class Actor(actor.Actor):
 
     def begin(self) -> None:
         super().begin()
-        self._state, simulate = self._environment.compiled()
+        state, simulate = self._environment.compiled()
+        self._state = jax.device_put(state, self._device)  # else two compilations
         decide = self._programs.step
         self._unroll = make_unroll(decide, simulate, self._unroll_length)
 

@@ -88,6 +88,7 @@ def compiles():
 def test_an_unroll_is_that_of_single_steps(monkeypatch, name, options, unroll_length):
     compiled, which = unrolls(make(name, **options), unroll_length, 3)
     assert type(which) is compiled_actor.Actor
+    assert which._unroll._cache_size() == 1  # compiled once
     monkeypatch.setattr(compiled_actor, "can_act", lambda *_: False)
     stepped, which = unrolls(make(name, **options), unroll_length, 3)
     assert type(which) is actor.Actor
