@@ -25,8 +25,8 @@ class HostEnvironment(Protocol):
     Two more let an actor on a CPU step the environments inside its program: `compiled()`,
     called after `reset`, a `Compiled`, or None if they cannot; and `stepped(timestep,
     recorded)`, called after each unroll in place of `step` with the last timestep, and what
-    was recorded [T, ...] in all of its steps. They are not used where a subclass has another
-    `step`, nor beside `snapshot`.
+    was recorded [T, ...] in all of its steps. Training then checks only what `reset` returns.
+    They are not used where a subclass or a wrapper has another `step`, nor beside `snapshot`.
     """
 
     batch_size: int  # B
@@ -97,19 +97,19 @@ class NextStepReset:
     """
 
     def __init__(self, batch_size: int):
-        self.over = np.ones(batch_size, bool)  # [B], after the last timestep
+        self._over = np.ones(batch_size, bool)  # [B], in the last timestep
 
     @property
     def unfinished(self) -> int:
         """Number of episodes under way."""
-        return int((~self.over).sum())
+        return int((~self._over).sum())
 
     def timestep(
         self, observation: Any, reward: Any, terminated: Any, truncated: Any
     ) -> dm_env.TimeStep:
         """What the simulator returned [B, ...], in dm_env's terms."""
-        self.over, timestep = next_step(
-            self.over, observation, reward, terminated, truncated
+        self._over, timestep = next_step(
+            self._over, observation, reward, terminated, truncated
         )
         return timestep
 
@@ -117,7 +117,10 @@ class NextStepReset:
 def next_step(
     over: Any, observation: Any, reward: Any, terminated: Any, truncated: Any
 ) -> tuple[Any, dm_env.TimeStep]:
-    """(over, timestep) of a `NextStepReset`, for arrays of NumPy or JAX [B, ...]."""
+    """(over, timestep) of a `NextStepReset`, for arrays of NumPy or JAX [B, ...].
+
+    `over` are the episodes that ended in the timestep before, and in this one.
+    """
     begun = ~over
     over = (terminated | truncated) & begun
     # FIRST, MID and LAST are 0, 1 and 2; NumPy converts the enum's members slowly.

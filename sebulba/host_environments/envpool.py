@@ -20,7 +20,6 @@ from sebulba.host_environments.environment import (
     Compiled,
     GameCounter,
     Games,
-    NextStepReset,
     next_step,
 )
 
@@ -169,7 +168,7 @@ class EnvPool:
         batch = (batch_size,)
         self._check = checking.checker(name, declared, batch, options.check_bounds)
         self._check_action = checking.action_checker(name, self._action_spec, batch)
-        self._episodes = NextStepReset(batch_size)
+        self._over = np.ones(batch_size, bool)  # as in NextStepReset
 
         if isinstance(options, AtariOptions):
             self.render = lambda: self._pool.render()[0]  # uint8 [210, 160, 3]
@@ -177,17 +176,17 @@ class EnvPool:
 
     def reset(self) -> dm_env.TimeStep:
         observation, _ = self._pool.reset()
-        zero = np.zeros(self.batch_size, np.float32)
-        timestep = self._episodes.timestep(
-            _observation(observation), zero, zero > 0, zero > 0
+        none = np.zeros(self.batch_size, bool)
+        self._over, timestep = next_step(
+            self._over, _observation(observation), 0.0, none, none
         )
-        self._check(timestep.observation, zero)
+        self._check(timestep.observation, timestep.reward)
         return timestep
 
     def step(self, action: np.ndarray) -> dm_env.TimeStep:
         self._check_action(action)
-        self._episodes.over, timestep, recorded = self._received(
-            self._episodes.over, action, self._pool.step(action)
+        self._over, timestep, recorded = self._received(
+            self._over, action, self._pool.step(action)
         )
         self._check(timestep.observation, timestep.reward)
         self._check_limit(recorded)
@@ -209,20 +208,23 @@ class EnvPool:
             handle, _, _, simulate = self._pool.xla()
         except RuntimeError:
             return None
-        low, high = self._action_spec.minimum, self._action_spec.maximum
+        bounds = self._action_spec.minimum, self._action_spec.maximum
+        shape = (self.batch_size, *self._action_spec.shape)
+        low, high = (np.broadcast_to(x, shape) for x in bounds)
         is_discrete = np.issubdtype(self._action_spec.dtype, np.integer)
+        dtype = self._pool.spec.action_array_spec["action"].dtype  # int16 in MultiCVRP
 
         def step(state, action):
             handle, over = state
-            # Its shape and dtype now; its values in `stepped`, after simulators that they
-            # may not crash.
-            self._check_action(np.full(action.shape, np.min(low), action.dtype))
+            # Checked here for its shape and dtype, with valid values. `stepped` checks its
+            # own values, which are clipped because they may crash a simulator.
+            self._check_action(np.resize(low, action.shape).astype(action.dtype))
             taken = jnp.clip(action, low, high) if is_discrete else action
-            handle, returned = simulate(handle, taken.astype(self._action_spec.dtype))
+            handle, returned = simulate(handle, taken.astype(dtype))
             over, timestep, recorded = self._received(over, action, returned)
             return (handle, over), timestep, recorded
 
-        return Compiled((handle, self._episodes.over), step)
+        return Compiled((handle, self._over), step)
 
     def stepped(self, timestep: dm_env.TimeStep, recorded: "Recorded") -> None:
         self._check(timestep.observation, timestep.reward)

@@ -271,7 +271,7 @@ import itertools, sys, time
 sys.path[:0] = [{os.path.dirname(__file__)!r}, "."]
 from test_recording import train
 from podracer.command import exits
-from podracer.runs.recording import keep_state, record, recorded
+from podracer.runs.recording import record, recorded
 def slow():
     for update in train():
         yield update
