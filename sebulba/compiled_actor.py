@@ -6,15 +6,28 @@ parameters are the newest at the start of each unroll.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
+from jax.extend import core
+from jax.interpreters import mlir
 
 from sebulba import actor
 from sebulba.actor import Before, Unroll
 from sebulba.host_environments.environment import HostEnvironment
 
 make_programs = actor.make_programs
+EFFECT = {"FFI"}  # that of `jax.ffi.ffi_call`, as JAX prints it
+_simulation = core.Primitive("simulation")
+_simulation.multiple_results = True
+_simulation.def_abstract_eval(lambda *_, step: step.out_avals)
+mlir.register_lowering(
+    _simulation,
+    mlir.lower_fun(
+        lambda *arrays, step: core.jaxpr_as_fun(step)(*arrays), multiple_results=True
+    ),
+)
 
 
 def can_act(environment: HostEnvironment, device: jax.Device) -> bool:
@@ -41,6 +54,7 @@ def make_unroll(decide: Callable, simulate: Callable, unroll_length: int) -> Cal
       simulate: `Compiled.step`.
       unroll_length: number of steps, all of an unroll.
     """
+    simulate = unmarked(simulate)
 
     def unroll(params, keys, unroll, state, timestep):
         def step(carry, _):
@@ -53,6 +67,24 @@ def make_unroll(decide: Callable, simulate: Callable, unroll_length: int) -> Cal
         return jax.lax.scan(step, carry, length=unroll_length)
 
     return jax.jit(unroll, donate_argnums=2)
+
+
+def unmarked(simulate: Callable) -> Callable:
+    """`simulate`, without the effect by which JAX marks the program that calls it.
+
+    JAX starts a marked program from Python, which takes 1.5 ms and the interpreter. The call
+    itself keeps its mark, so XLA leaves none out; and the state that each step takes from the
+    last one keeps their order.
+    """
+
+    def unmarked(*arguments: Any) -> Any:
+        step, shapes = jax.make_jaxpr(simulate, return_shape=True)(*arguments)
+        if {str(effect) for effect in step.effects} - EFFECT:
+            return simulate(*arguments)  # others do more than to mark
+        leaves = _simulation.bind(*jax.tree.leaves(arguments), step=step)
+        return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
+
+    return unmarked
 
 
 class Actor(actor.Actor):

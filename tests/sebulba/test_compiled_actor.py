@@ -251,3 +251,36 @@ def test_your_own_environment_hears_of_all_its_steps():
         np.testing.assert_array_equal(doubled, part.timesteps.observation[1:])
         np.testing.assert_array_equal(last, doubled[-1])
     assert (np.concatenate([x.parts[0].outputs.action for x in handed]) > 0).any()
+
+
+def test_a_program_that_calls_envpool_is_started_without_python():
+    """JAX does that only for programs without effects; XLA still sees that of each call."""
+    environment = make("CartPole-v1")
+    environment.reset()
+    state, simulate = environment.compiled()
+    action = np.zeros(environment.batch_size, np.int32)
+    assert jax.make_jaxpr(simulate)(state, action).effects
+    traced = jax.jit(compiled_actor.unmarked(simulate)).trace(state, action)
+    assert not traced.jaxpr.effects
+    assert (
+        traced.lower().as_text().count("has_side_effect = true") == 2
+    )  # send, receive
+    environment.close()
+
+
+def test_other_effects_of_your_own_step_are_kept():
+    heard = []
+
+    class Printing(Doubling):
+        def compiled(self):
+            count, step = super().compiled()
+
+            def printed(state, action):
+                jax.debug.callback(lambda x: heard.append(int(x)), state, ordered=True)
+                return step(state, action)
+
+            return Compiled(count, printed)
+
+    unrolls(Printing(), 5, 3)
+    jax.effects_barrier()
+    assert heard[:15] == [*range(15)]
