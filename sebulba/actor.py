@@ -216,12 +216,17 @@ class Actor(threading.Thread):
             self.begin()
         while True:
             number = self._queue.begin()
-            before, unroll = self._now
-            unroll, timestep, versions = self._fill(before, unroll)
-            self._now, parts, sums = self._programs.finish(before, unroll, timestep)
+            parts, sums, versions = self._trajectory()
             games = self._environment.finished_games()
             lost = self._environment.lost_episodes()
             self._queue.put(number, Handed(parts, sums, games, lost, versions))
+
+    def _trajectory(self) -> tuple[list[Trajectory], episodes.Sums, np.ndarray]:
+        """Acts for an unroll: (parts, finished episodes, parameter version of each step)."""
+        before, unroll = self._now
+        unroll, timestep, versions = self._fill(before, unroll)
+        self._now, parts, sums = self._programs.finish(before, unroll, timestep)
+        return parts, sums, versions
 
     def _fill(self, before: Before, unroll: Unroll):
         """Fills all rows: (unroll, the timestep after them, parameter version of each)."""

@@ -13,8 +13,10 @@ import numpy as np
 from jax.extend import core
 from jax.interpreters import mlir
 
+from podracer.agent import Trajectory
+from podracer.metrics import episodes
 from sebulba import actor
-from sebulba.actor import Before, Unroll
+from sebulba.actor import Programs
 from sebulba.host_environments.environment import HostEnvironment
 
 make_programs = actor.make_programs
@@ -46,27 +48,35 @@ def _offers(kind: type) -> bool:
     return "compiled" in vars(next(bases, object)) and not hasattr(kind, "snapshot")
 
 
-def make_unroll(decide: Callable, simulate: Callable, unroll_length: int) -> Callable:
-    """(params, keys, unroll, state, timestep) -> ((unroll, state, timestep), recorded).
+def make_unroll(programs: Programs, simulate: Callable, unroll_length: int) -> Callable:
+    """(params, before, unroll, state) -> (what `Programs.finish` gives, state, heard).
+
+    `heard` is what the environment hears by `stepped`.
 
     Args:
-      decide: `actor.Programs.step`.
+      programs: an actor's.
       simulate: `Compiled.step`.
-      unroll_length: number of steps, all of an unroll.
+      unroll_length: number of steps.
     """
     simulate = unmarked(simulate)
 
-    def unroll(params, keys, unroll, state, timestep):
+    def whole(params, before, unroll, state):
+        keys = programs.keys(before)
+
         def step(carry, _):
             unroll, state, timestep = carry
-            unroll, action = decide(params, keys, unroll, timestep)
+            unroll, action = programs.step(params, keys, unroll, timestep)
             state, timestep, recorded = simulate(state, action)
             return (unroll, state, timestep), recorded
 
-        carry = unroll, state, timestep
-        return jax.lax.scan(step, carry, length=unroll_length)
+        carry = unroll, state, before.timestep
+        (unroll, state, timestep), recorded = jax.lax.scan(
+            step, carry, length=unroll_length
+        )
+        finished = programs.finish(before, unroll, timestep)
+        return finished, state, (timestep, recorded)
 
-    return jax.jit(unroll, donate_argnums=2)
+    return jax.jit(whole, donate_argnums=(1, 2))
 
 
 def unmarked(simulate: Callable) -> Callable:
@@ -94,15 +104,12 @@ class Actor(actor.Actor):
         super().begin()
         state, simulate = self._environment.compiled()
         self._state = jax.device_put(state, self._device)  # else two compilations
-        decide = self._programs.step
-        self._unroll = make_unroll(decide, simulate, self._unroll_length)
+        self._unroll = make_unroll(self._programs, simulate, self._unroll_length)
 
-    def _fill(self, before: Before, unroll: Unroll):
+    def _trajectory(self) -> tuple[list[Trajectory], episodes.Sums, np.ndarray]:
         params, version = self._server.latest(self._device)
-        keys = self._programs.keys(before)
-        (unroll, self._state, timestep), recorded = self._unroll(
-            params, keys, unroll, self._state, before.timestep
-        )
-        self._environment.stepped(*jax.tree.map(np.asarray, (timestep, recorded)))
+        finished, self._state, heard = self._unroll(params, *self._now, self._state)
+        self._environment.stepped(*jax.tree.map(np.asarray, heard))
         self._queue.stepped()
-        return unroll, timestep, np.full(self._unroll_length, version)
+        self._now, parts, sums = finished
+        return parts, sums, np.full(self._unroll_length, version)
