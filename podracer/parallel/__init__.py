@@ -2,9 +2,10 @@
 
 cores.py replicates programs, mesh.py says over which cores, arrays.py moves data between
 them, agreement.py compares what they share; cpu.py splits a CPU into virtual devices;
-hosts.py joins processes, watch.py ends them together.
+hosts.py joins processes, watch.py ends them together; threefry.py makes random numbers fast.
 """
 
+from podracer.parallel import threefry  # noqa: F401 which registers itself
 from podracer.parallel.agreement import check_shared, checked
 from podracer.parallel.arrays import (
     by_host,
