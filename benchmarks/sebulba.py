@@ -1,6 +1,6 @@
 """Sebulba's speed beside the speed of its parts, all measured in one run.
 
-    python -m benchmarks.sebulba [--seconds 5] [--settings cartpole pong-shallow ...]
+    python -m benchmarks.sebulba [--seconds 2] [--rounds 3] [--settings cartpole pong-shallow ...]
 
 For each setting: environment steps/s of the simulator alone (one batch per actor thread,
 random actions), of acting without learning, of learning from one trajectory again and
@@ -14,9 +14,9 @@ took as much of their time as in acting alone and learning alone together.
 import contextlib
 import dataclasses
 import itertools
-import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -64,8 +64,10 @@ class Config:
     threads_per_core: tuple[int, ...] = (1, 2)
     cores: int = parallel.processors()
     """virtual CPU devices"""
-    seconds: float = 5.0
+    seconds: float = 2.0
     """of each measurement, after compilation"""
+    rounds: int = 3
+    """measurements of each part, in turn; the result is their median"""
 
 
 class Setting:
@@ -98,43 +100,47 @@ class Setting:
             self.env, self.batch, seed, env_threads, self.options
         )
 
-    def measure(self, seconds: float) -> dict[str, "Speed"]:
+    def measure(self, seconds: float, rounds: int) -> dict[str, "Speed"]:
+        """Medians of each part's speeds; they take turns, as a machine's speed varies."""
+        parts = self.simulator, self.acting, self.learning, self.training
+        with contextlib.ExitStack() as stack:
+            calls = {part.__name__: stack.enter_context(part()) for part in parts}
+            measured = [
+                {
+                    name: rate(call, seconds, self.threads)
+                    for name, call in calls.items()
+                }
+                for _ in range(rounds)
+            ]
         return {
-            "simulator": self.simulator(seconds),
-            "acting": self.acting(seconds),
-            "learning": self.learning(seconds),
-            "training": self.training(seconds),
+            name: Speed(*np.median([speeds[name] for speeds in measured], axis=0))
+            for name in calls
         }
 
-    def simulator(self, seconds: float) -> "Speed":
+    @contextlib.contextmanager
+    def simulator(self) -> Iterator["Call"]:
         """The host environments alone, each batch in its own thread."""
         environments = [self.environment(number) for number in range(self.threads)]
         for environment in environments:
             environment.reset()  # a first one takes seconds
-        counts, started = [0] * self.threads, time.perf_counter()
-        used = time.process_time()
+        random = np.random.default_rng(0)
+        shape = self.unroll, self.batch
+        actions = random.integers(0, self.num_actions, shape, np.int32)
 
-        def play(number: int) -> None:
-            random = np.random.default_rng(number)
-            while time.perf_counter() < started + seconds:
-                action = random.integers(0, self.num_actions, self.batch, np.int32)
-                environments[number].step(action)
-                counts[number] += self.batch
+        def play(environment: host_environments.HostEnvironment) -> None:
+            for action in actions:
+                environment.step(action)
 
-        threads = [
-            threading.Thread(target=play, args=(number,))
-            for number in range(self.threads)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        speed = Speed.of(sum(counts), started, used)
+        with ThreadPoolExecutor(self.threads) as pool:
+            yield (
+                lambda: list(pool.map(play, environments)),
+                self.steps * self.threads,
+            )
         for environment in environments:
             environment.close()
-        return speed
 
-    def acting(self, seconds: float) -> "Speed":
+    @contextlib.contextmanager
+    def acting(self) -> Iterator["Call"]:
         """Actors whose trajectories are discarded."""
         learner, server = self.learner(), ParameterServer(self.cores.actors)
         server.publish(learner.params, 0)
@@ -149,9 +155,10 @@ class Setting:
             queue,
         )
         with actor.running(actors, queue):
-            return rate(queue.get, self.steps, seconds, warm_up=2 * self.threads)
+            yield queue.get, self.steps
 
-    def learning(self, seconds: float) -> "Speed":
+    @contextlib.contextmanager
+    def learning(self) -> Iterator["Call"]:
         """The learner on one trajectory that is already on its cores."""
         environment, learner = self.environment(0), self.learner()
         parts = len(self.cores.learners)
@@ -172,12 +179,13 @@ class Setting:
             learner.learn(trajectory)
             jax.block_until_ready(learner.params)
 
-        return rate(learn, self.steps, seconds)
+        yield learn, self.steps
 
-    def training(self, seconds: float) -> "Speed":
+    @contextlib.contextmanager
+    def training(self) -> Iterator["Call"]:
         """`sebulba.train` as its user sees it."""
         with contextlib.closing(self.train()) as rows:
-            return rate(lambda: next(rows), self.steps, seconds, 2 * self.threads)
+            yield lambda: next(rows), self.steps
 
     def seconds(self, steps: int) -> float:
         """Of training for so many steps, a multiple of a trajectory's, once compiled."""
@@ -207,28 +215,27 @@ class Setting:
         return learner
 
 
+Call = tuple[Callable[[], Any], int]  # what is measured, and the steps that it takes
+
+
 class Speed(NamedTuple):
     """Of a part."""
 
     steps: float  # environment steps/s
     processors: float  # seconds of a processor that an environment step takes
 
-    @classmethod
-    def of(cls, steps: int, started: float, used: float) -> "Speed":
-        """Of so many steps since these values of `perf_counter` and `process_time`."""
-        spent, took = time.process_time() - used, time.perf_counter() - started
-        return cls(steps / took, spent / steps)
 
-
-def rate(call: Callable, steps: int, seconds: float, warm_up: int = 2) -> Speed:
-    """The speed of a call that takes `steps`."""
-    for _ in range(warm_up):
-        call()
+def rate(call: Call, seconds: float, threads: int) -> Speed:
+    """The speed of a call, after what `threads` have ready from before."""
+    function, steps = call
+    for _ in range(2 * threads):
+        function()
     calls, started, used = 0, time.perf_counter(), time.process_time()
     while time.perf_counter() - started < seconds:
-        call()
+        function()
         calls += 1
-    return Speed.of(calls * steps, started, used)
+    spent, took = time.process_time() - used, time.perf_counter() - started
+    return Speed(calls * steps / took, spent / (calls * steps))
 
 
 def shares(got: dict[str, Speed]) -> list[float]:
@@ -256,7 +263,7 @@ def table(config: Config) -> rich.table.Table:
     )
     for name, batch, unroll, threads in rich.progress.track([*settings], "measuring"):
         got = Setting(SETTINGS[name], batch, unroll, threads, cores).measure(
-            config.seconds
+            config.seconds, config.rounds
         )
         result.add_row(
             *map(str, (name, batch, unroll, threads)),

@@ -33,7 +33,7 @@ SMALL = {
     "random_play": "catch 8 4 0.01",
     "scaling": """--unroll-length 4 --seconds 0.5 --one {"batch_size":4096}""",
     "sebulba": "--settings cartpole --batch-sizes 4 --unroll-lengths 4 "
-    "--threads-per-core 1 --cores 2 --seconds 0.1",
+    "--threads-per-core 1 --cores 2 --seconds 0.1 --rounds 1",
     "peers.__main__": "--short --works cartpole:8x16 --rounds 1 --scale 0 "
     "--floor-seconds 0.001 --floor-rows 128",
     "peers.floor": "0.001 128",
