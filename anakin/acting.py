@@ -11,7 +11,11 @@ from envs_jax.wrappers import Batched
 from podracer import parallel
 from podracer.agent import ActorOutput, Agent, Key, Trajectory, with_last
 from podracer.metrics import episodes
-from podracer.training.actor_states import checked_initial, checked_next
+from podracer.training.actor_checks import (
+    check_output,
+    checked_initial,
+    checked_next,
+)
 
 TOGETHER = 4  # steps in an iteration of an accelerator's loop
 LARGE = 3000  # operations of a step: larger ones, as brax's, are taken singly
@@ -56,6 +60,7 @@ def interact(
     `keys_of_step`.
     """
     actor_state, output, kept = act(keys[0], actors.actor_state, actors.timestep)
+    check_output(output, actors.index.shape[0])
     environment_state, timestep = environment.step(
         keys[1], actors.environment, output.action
     )

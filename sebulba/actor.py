@@ -15,7 +15,7 @@ import numpy as np
 from podracer import parallel
 from podracer.agent import Agent, Key, Trajectory, with_last
 from podracer.metrics import episodes
-from podracer.training.actor_states import checked_next
+from podracer.training.actor_checks import check_output, checked_next
 from sebulba.host_environments import checking, protocol
 from sebulba.transport import Closed, Handed, ParameterServer, TrajectoryQueue
 
@@ -85,11 +85,12 @@ def make_programs(
         batch_size = timestep.reward.size
         actor_state = agent.initial_actor_state(batch_size)
         keys = jnp.broadcast_to(key, batch_size)
-        shapes = jax.eval_shape(decide, keys, params, actor_state, timestep)
-        checked_next(shapes[0], actor_state)
+        after, output = jax.eval_shape(decide, keys, params, actor_state, timestep)
+        check_output(output, batch_size)
+        checked_next(after, actor_state)
         timesteps, outputs = jax.tree.map(
             lambda x: jnp.zeros((unroll_length, *x.shape), x.dtype),
-            (timestep, shapes[1]),
+            (timestep, output),
         )
         counted, zero = episodes.initial_state(batch_size), jnp.uint32(0)
         before = Before(actor_state, counted, key, zero, timestep)

@@ -16,7 +16,7 @@ from podracer import parallel
 from podracer.agent import Agent
 from podracer.errors import check_seed
 from podracer.parallel import hosts, watch
-from podracer.training.actor_states import check_initial
+from podracer.training.actor_checks import check_initial
 from sebulba.actor import running
 from sebulba.cores import Cores
 from sebulba.learner import Learner, State

@@ -1,11 +1,11 @@
-"""Whether an agent's actor states are as in the contract: [B, ...], and alike at each step."""
+"""Whether what an agent's actors give is as in the contract: [B, ...], alike at each step."""
 
 from typing import Any
 
 import jax
 import numpy as np
 
-from podracer.agent import Agent, PyTree
+from podracer.agent import ActorOutput, Agent, PyTree
 from podracer.errors import UserError
 
 
@@ -14,12 +14,7 @@ def checked_initial(actor_state: PyTree, batch_size: int) -> PyTree:
 
     Raises UserError for a leaf without a row for each environment.
     """
-    for name, x in _leaves(actor_state).items():
-        if np.shape(x)[:1] != (batch_size,):
-            raise UserError(
-                f"initial_actor_state({batch_size}){name} has shape {np.shape(x)}; it must "
-                f"have {batch_size} rows, one for each environment: correct the agent"
-            )
+    _check_rows(f"initial_actor_state({batch_size})", actor_state, batch_size)
     return actor_state
 
 
@@ -44,6 +39,29 @@ def checked_next(actor_state: PyTree, before: PyTree) -> PyTree:
                 "it; it must stay as it was: correct the agent"
             )
     return actor_state
+
+
+def check_output(output: Any, batch_size: int) -> None:
+    """Raises UserError if what `actor_step` gave besides an actor state is no ActorOutput.
+
+    And for extras without a row for each environment; the environment checks the action.
+    """
+    if not isinstance(output, ActorOutput):
+        kind = "an array" if hasattr(output, "shape") else type(output).__name__
+        raise UserError(
+            f"actor_step gave {kind} as its second result; it must return (actor_state, "
+            "ActorOutput): correct the agent"
+        )
+    _check_rows("actor_step: extras", output.extras, batch_size)
+
+
+def _check_rows(what: str, tree: PyTree, batch_size: int) -> None:
+    for name, x in _leaves(tree).items():
+        if np.shape(x)[:1] != (batch_size,):
+            raise UserError(
+                f"{what}{name} has shape {np.shape(x)}; it must have {batch_size} rows, "
+                "one for each environment: correct the agent"
+            )
 
 
 def _leaves(tree: PyTree) -> dict[str, Any]:
