@@ -18,18 +18,21 @@ from podracer.metrics import episodes
 from sebulba import actor
 from sebulba.actor import Programs
 from sebulba.host_environments.environment import HostEnvironment
+from sebulba.host_environments.protocol import check_compiled
 
 make_programs = actor.make_programs
 EFFECT = {"FFI"}  # that of `jax.ffi.ffi_call`, as JAX prints it
 _simulation = core.Primitive("simulation")
 _simulation.multiple_results = True
 _simulation.def_abstract_eval(lambda *_, step: step.out_avals)
-mlir.register_lowering(
-    _simulation,
-    mlir.lower_fun(
-        lambda *arrays, step: core.jaxpr_as_fun(step)(*arrays), multiple_results=True
-    ),
-)
+
+
+@_simulation.def_impl
+def _simulate(*arrays: Any, step: core.ClosedJaxpr) -> Any:
+    return core.jaxpr_as_fun(step)(*arrays)
+
+
+mlir.register_lowering(_simulation, mlir.lower_fun(_simulate, multiple_results=True))
 
 
 def can_act(environment: HostEnvironment, device: jax.Device) -> bool:
@@ -102,7 +105,11 @@ class Actor(actor.Actor):
 
     def begin(self) -> None:
         super().begin()
-        state, simulate = self._environment.compiled()
+        before, unroll = self._now
+        name, compiled = type(self._environment).__name__, self._environment.compiled()
+        action = jax.eval_shape(lambda rows: rows[0], unroll.outputs.action)
+        check_compiled(name, compiled, before.timestep, action)
+        state, simulate = compiled
         self._state = jax.device_put(state, self._device)  # else two compilations
         self._unroll = make_unroll(self._programs, simulate, self._unroll_length)
 

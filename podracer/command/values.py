@@ -1,6 +1,7 @@
 """A configuration's values: as JSON keeps them, and in what two configurations differ."""
 
 import dataclasses
+import re
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,6 +12,8 @@ import typeguard
 from podracer.errors import UserError, nearest
 
 Config = TypeVar("Config")
+PLAIN = str, int, float, bool  # JSON has them as they are
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def changes(before: Any, after: Any, prefix: str = "") -> Iterator[str]:
@@ -65,11 +68,7 @@ def filled(default: Config, values: Mapping[str, Any], where: str = "") -> Confi
 def _checked(name: str, value: Any, hint: Any, default: Any) -> Any:
     """A value from JSON as its field's type. Raises UserError for another type."""
     value = _hashable(value)
-    if (
-        isinstance(value, str)
-        and not isinstance(default, str)
-        and value == str(default)
-    ):
+    if not isinstance(default, PLAIN) and _text(value) == _text(default):
         return default  # of a user's own type, which JSON has as text
     if isinstance(value, str) and (isinstance(default, Path) or _is_path(hint)):
         value = Path(value)
@@ -87,6 +86,13 @@ def _checked(name: str, value: Any, hint: Any, default: Any) -> Any:
     raise UserError(
         f"{name} is {value!r}; it must be of type {kind}".replace("typing.", "")
     )
+
+
+def _text(value: Any) -> Any:
+    """As JSON has it, without the addresses of objects, which another process changes."""
+    if isinstance(value, tuple):
+        return tuple(map(_text, value))
+    return ADDRESS.sub("", str(value))
 
 
 def _may_be_bool(hint: Any) -> bool:

@@ -165,6 +165,7 @@ class WandB:
                 name=folder.name,
                 id=_wandb_id(folder),
                 resume="allow",
+                reinit="create_new",  # a population's members are open at once
                 dir=str(folder),
                 config=run_folder.load_config(folder)["config"],
                 settings=wandb.Settings(

@@ -30,15 +30,20 @@ def checked_next(actor_state: PyTree, before: PyTree) -> PyTree:
 
     Raises UserError where a leaf has another shape or dtype, or there are others.
     """
-    old, new = _leaves(before), _leaves(actor_state)
+    check_alike("actor_step: the actor state", before, actor_state, "agent")
+    return actor_state
+
+
+def check_alike(what: str, before: PyTree, after: PyTree, whose: str) -> None:
+    """Raises UserError where a step changes the shape, dtype or structure of a tree."""
+    old, new = _leaves(before), _leaves(after)
     for name in old | new:
         had, has = (_kind(x[name]) if name in x else "missing" for x in (old, new))
         if had != has:
             raise UserError(
-                f"actor_step: the actor state{name} is {had} before a step and {has} after "
-                "it; it must stay as it was: correct the agent"
+                f"{what}{name} is {had} before a step and {has} after it; it must stay as "
+                f"it was: correct the {whose}"
             )
-    return actor_state
 
 
 def check_output(output: Any, batch_size: int) -> None:

@@ -22,10 +22,10 @@ class HostEnvironment(Protocol):
     after `reset`. An optional attribute `patience` is the number of seconds after which a
     step, which replaces what died or hung, ends or raises by its own time limits.
 
-    Two more let an actor on a CPU step the environments inside its program: `compiled()`,
-    called after `reset`, a `Compiled`, or None if they cannot; and `stepped(timestep,
-    recorded)`, called after each unroll in place of `step` with the last timestep, and what
-    was recorded [T, ...] in all of its steps. Training then checks only what `reset` returns.
+    Two more let an actor on a CPU step the environments inside its program: `compiled()`, a
+    `Compiled`, or None if they cannot (asked once before `reset`, and called after it); and
+    `stepped(timestep, recorded)`, called after each unroll in place of `step` with the last
+    timestep, and what was recorded [T, ...] in all of its steps. Training then checks only what `reset` returns.
     They are not used where a subclass or a wrapper has another `step`, nor beside `snapshot`.
     """
 
@@ -57,7 +57,7 @@ class HostEnvironment(Protocol):
 class Compiled(NamedTuple):
     """How a program on a CPU steps a batch of environments."""
 
-    state: Any  # a pytree of arrays, carried from step to step
+    state: Any  # a pytree of arrays (none of 64 bits), carried from step to step
     # (state, action [B, ...]) -> (state, TimeStep [B, ...], what is recorded), inside jax.jit
     step: Callable[[Any, Any], tuple[Any, dm_env.TimeStep, Any]]
 

@@ -8,8 +8,9 @@ import jax
 import numpy as np
 
 from podracer.errors import UserError, check_at_least_one
+from podracer.training.actor_checks import check_alike
 from sebulba.host_environments import checking
-from sebulba.host_environments.environment import HostEnvironment
+from sebulba.host_environments.environment import Compiled, HostEnvironment
 
 MEMBERS = (*HostEnvironment.__annotations__, *vars(HostEnvironment))
 
@@ -59,7 +60,40 @@ def timestep_checker(environment: Any) -> Callable[[Any], None]:
 
 def check_snapshot(name: str, snapshot: Any) -> None:
     """Raises UserError for what a checkpoint cannot keep bit for bit."""
-    for path, x in jax.tree_util.tree_leaves_with_path(snapshot):
+    _check_kept(f"{name}: snapshot", snapshot)
+
+
+def check_compiled(
+    name: str, compiled: Any, timestep: dm_env.TimeStep, action: Any
+) -> None:
+    """Raises UserError where a step would not keep its state, or gives another timestep.
+
+    Args:
+      name: the environment's.
+      compiled: what its `compiled` gave.
+      timestep: [B, ...] that `reset` gave.
+      action: [B, ...], or its shape and dtype.
+    """
+    if not isinstance(compiled, Compiled):
+        raise UserError(
+            f"{name}: compiled() gave {checking.shown(compiled)}; it must give a Compiled, "
+            "or None"
+        )
+    _check_kept(f"{name}: the state of compiled()", compiled.state)
+    after = jax.eval_shape(compiled.step, compiled.state, action)
+    if not isinstance(after, tuple) or len(after) != 3:
+        raise UserError(
+            f"{name}: a step of compiled() gave {type(after).__name__}; it must return "
+            "(state, timestep, recorded)"
+        )
+    before = jax.eval_shape(lambda *x: x, compiled.state, timestep)
+    for what, old, new in zip(("state", "timestep"), before, after):
+        check_alike(f"{name}: the {what} of compiled()", old, new, "environment")
+
+
+def _check_kept(what: str, tree: Any) -> None:
+    """Raises UserError for what JAX does not keep bit for bit."""
+    for path, x in jax.tree_util.tree_leaves_with_path(tree):
         kind = getattr(x, "dtype", type(x).__name__)
         if isinstance(x, np.ndarray | np.generic):
             kept = (
@@ -70,7 +104,7 @@ def check_snapshot(name: str, snapshot: Any) -> None:
             kept = isinstance(x, jax.Array | int)
         if not kept:
             raise UserError(
-                f"{name}: snapshot{jax.tree_util.keystr(path)} is {kind}; it must be an array "
+                f"{what}{jax.tree_util.keystr(path)} is {kind}; it must be an array "
                 "of at most 32 bits, for example x.view(np.uint32)"
             )
 

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -282,6 +283,26 @@ def test_values_of_another_type_are_refused():
     ]:
         with pytest.raises(UserError, match=f"^{line}"):
             filled(Impala(), values, "a.")
+
+
+def test_objects_that_json_has_as_text_keep_their_defaults():
+    """As library adapters have them: text with an address, which is another one next time."""
+
+    class Physics:
+        pass
+
+    @dataclasses.dataclass(frozen=True)
+    class Mine:
+        physics: Any = dataclasses.field(default_factory=Physics)
+        actions: tuple[Callable, ...] = (read, parse)
+        size: int = 1
+
+    written = json.loads(json.dumps(dataclasses.asdict(Mine()), default=str))
+    mine = Mine()
+    assert written["physics"] != str(mine.physics)
+    assert filled(mine, written | {"size": 2}) == dataclasses.replace(mine, size=2)
+    with pytest.raises(UserError, match="actions is .'other'.*must be of type"):
+        filled(mine, {"actions": ["other"]})
 
 
 def test_dispatch(capsys):

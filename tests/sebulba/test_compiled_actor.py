@@ -284,3 +284,53 @@ def test_other_effects_of_your_own_step_are_kept():
     unrolls(Printing(), 5, 3)
     jax.effects_barrier()
     assert heard[:15] == [*range(15)]
+
+
+def wrong_timestep(change):
+    def step(state, action):
+        state, timestep, recorded = Doubling().compiled().step(state, action)
+        return state, change(timestep), recorded
+
+    return Compiled(np.int32(0), step)
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        (5, r"compiled\(\) gave 5; it must give a Compiled, or None"),
+        (
+            Compiled({"n": np.int64(2**40)}, lambda *x: x),
+            r"the state of compiled\(\)\['n'\] is int64; it must be an array of at most 32",
+        ),
+        (
+            Compiled(np.int32(0), lambda *x: x),
+            r"a step of compiled\(\) gave tuple; it must return \(state, timestep, rec",
+        ),
+        (
+            Compiled(np.int32(0), lambda state, action: (state / 2, action, ())),
+            r"the state of compiled\(\) is int32 \(\) before a step and float32 \(\) after",
+        ),
+        (
+            wrong_timestep(lambda x: x._replace(reward=x.reward[:, None])),
+            r"the timestep of compiled\(\).reward is float32 \(4,\) before a step and f",
+        ),
+        (
+            wrong_timestep(lambda x: x._asdict()),
+            r"the timestep of compiled\(\).step_type is int32 \(4,\) before a step and m",
+        ),
+    ],
+)
+def test_what_is_no_compiled_step_is_one_line(monkeypatch, given, line):
+    environment = Doubling()
+    monkeypatch.setattr(environment, "compiled", lambda: given)
+    with pytest.raises(UserError, match=f"^Doubling: {line}") as error:
+        unrolls(environment, 5, 1)
+    assert "\n" not in str(error.value)
+
+
+def test_a_step_runs_without_compiling():
+    """For debugging: JAX_DISABLE_JIT."""
+    with jax.disable_jit():
+        simulate = compiled_actor.unmarked(Doubling().compiled().step)
+        state, timestep, _ = simulate(np.int32(4), np.ones(4, np.int32))
+    assert (int(state), timestep.observation.tolist()) == (5, [2.0] * 4)

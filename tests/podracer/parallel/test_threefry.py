@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.extend.random import threefry_2x32
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from podracer.parallel import threefry
 
@@ -53,3 +55,27 @@ def test_the_hash_is_no_loop_and_in_no_other_kernel():
     text = compiled.compile().as_text()
     assert " while(" not in text
     assert text.count(" conditional(") == 1
+
+
+@pytest.mark.parametrize("kind", ["manual", "explicit"])
+def test_keys_of_several_cores(kind):
+    """Keys that vary over the cores of a program, and keys whose type says where they are."""
+    cores, key = 2, jax.random.key(7)
+    folded = jax.vmap(lambda i: jax.random.bits(jax.random.fold_in(key, i)))
+    expected = folded(jnp.arange(cores, dtype=jnp.uint32))
+
+    def on_core(key):
+        return jax.random.bits(
+            jax.random.fold_in(key, jax.lax.axis_index("core")), (1,)
+        )
+
+    axis = getattr(jax.sharding.AxisType, "Auto" if kind == "manual" else "Explicit")
+    mesh = jax.make_mesh((cores,), ("core",), axis_types=(axis,))
+    if kind == "manual":
+        on_cores = jax.shard_map(on_core, mesh=mesh, in_specs=P(), out_specs=P("core"))
+        got = jax.jit(on_cores)(key)
+    else:
+        with jax.set_mesh(mesh):
+            numbers = jnp.arange(cores, dtype=jnp.uint32)
+            got = folded(jax.device_put(numbers, NamedSharding(mesh, P("core"))))
+    np.testing.assert_array_equal(got.ravel(), expected)

@@ -13,7 +13,7 @@ import pytest
 from podracer import metrics
 from podracer.errors import UserError
 from podracer.runs import run_folder, sinks
-from podracer.runs.sinks import Config, Sinks
+from podracer.runs.sinks import Config, Sinks, WandB
 
 
 def row(steps, **more):
@@ -101,11 +101,18 @@ class Wandb(types.ModuleType):
         super().__init__("wandb")
         self.__spec__ = importlib.machinery.ModuleSpec("wandb", None)
         self.told, self.rows, self.finished = [], [], 0
+        self.active = (
+            None  # as in the package, which has one unless it is asked for others
+        )
 
     def init(self, **told):
         self.told.append(told)
         folder = run_folder.Path(told["dir"], "wandb", "offline-run-2026-abc")
         folder.mkdir(parents=True, exist_ok=True)
+        if self.active is None or told["reinit"] != "create_new":
+            self.active = told["name"]
+        elif told["name"] != self.active:
+            return Wandb()
         return self
 
     def Settings(self, **settings):
@@ -143,6 +150,14 @@ def test_wandb_goes_on_with_its_own_run(folder, wandb):
     assert (first["project"], first["name"]) == ("project", "run")
     assert first["config"] == {"agent": "ppo"}
     assert (first["id"], second["id"]) == (None, "abc")
+
+
+def test_members_of_a_population_have_runs_of_their_own(tmp_path, wandb):
+    folders = [run_folder.create(tmp_path / x, {}) for x in ("a", "b")]
+    runs = [WandB(folder, "project") for folder in folders]
+    for number, run in enumerate(runs):
+        run.write(row(number))
+    assert wandb.rows == [row(0)]
 
 
 @pytest.mark.parametrize("method", ["log", "finish"])
