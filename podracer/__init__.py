@@ -13,20 +13,19 @@ if TYPE_CHECKING:  # for editors and docs/api, which read this without running i
     from podracer.transformations import normalizer, ranges
 
 # What users import from here, loaded where it is asked for: JAX is slow to import.
-_ROOMS = {
-    "hosts": "parallel",
+_MODULES = {
+    "hosts": "parallel.hosts",
     "load": "trained",
-    "normalizer": "transformations",
-    "plot": "runs",
+    "normalizer": "transformations.normalizer",
+    "parallel": "parallel",
+    "plot": "runs.plot",
     "record": "runs.script",
-    "ranges": "transformations",
+    "ranges": "transformations.ranges",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ROOMS:
+    if name not in _MODULES:
         raise AttributeError(f"module 'podracer' has no attribute {name!r}")
-    room = f"podracer.{_ROOMS[name]}"
-    if name in ("load", "record"):
-        return getattr(importlib.import_module(room), name)
-    return importlib.import_module(f"{room}.{name}")
+    module = importlib.import_module(f"podracer.{_MODULES[name]}")
+    return getattr(module, name) if name in ("load", "record") else module

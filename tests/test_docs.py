@@ -76,6 +76,13 @@ def test_examples_fit_on_a_screen():
         assert lines <= 40, f"{heading}: {lines} lines"
 
 
+def test_a_call_of_the_readme_needs_no_other_import():
+    call = "podracer.parallel.use_cpu_cores"
+    assert f"`{call}(n)`" in (ROOT / "README.md").read_text()
+    code = f"import podracer; {call}(1)"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=True)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
 def test_links_point_to_files_and_headings(page):
     links = re.findall(r"\]\((?!https?:)([^)]+)\)", page.read_text())

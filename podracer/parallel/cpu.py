@@ -73,8 +73,9 @@ def use_cpu_cores(count: int | None = None, apart: bool = False) -> None:
                 return
             raise UserError(
                 f"cores is {count}, but JAX has started with {len(started)} on this CPU, as "
-                "something was computed before: keep constants of imported modules in NumPy "
-                f"and call use_cpu_cores first, or set JAX_NUM_CPU_DEVICES={count}"
+                "something was computed before (gymnax does so when it is imported): set "
+                f"JAX_NUM_CPU_DEVICES={count}, or keep constants of imported modules in "
+                "NumPy and call use_cpu_cores first"
             ) from None
 
 
