@@ -226,7 +226,7 @@ class Speed(NamedTuple):
 
 
 def rate(call: Call, seconds: float, threads: int) -> Speed:
-    """The speed of a call, after what `threads` have ready from before."""
+    """The speed of a call, once what the actors have ready from before is taken."""
     function, steps = call
     for _ in range(2 * threads):
         function()

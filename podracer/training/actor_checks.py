@@ -70,7 +70,7 @@ def _check_rows(what: str, tree: PyTree, batch_size: int) -> None:
 
 
 def _leaves(tree: PyTree) -> dict[str, Any]:
-    """An actor state's leaves by their path."""
+    """A tree's leaves by their path."""
     return {
         jax.tree_util.keystr(path): x
         for path, x in jax.tree_util.tree_leaves_with_path(tree)

@@ -25,8 +25,9 @@ class HostEnvironment(Protocol):
     Two more let an actor on a CPU step the environments inside its program: `compiled()`, a
     `Compiled`, or None if they cannot (asked once before `reset`, and called after it); and
     `stepped(timestep, recorded)`, called after each unroll in place of `step` with the last
-    timestep, and what was recorded [T, ...] in all of its steps. Training then checks only what `reset` returns.
-    They are not used where a subclass or a wrapper has another `step`, nor beside `snapshot`.
+    timestep, and what was recorded [T, ...] in all of its steps. Training then checks only
+    what `reset` returns. They are not used where a subclass or a wrapper has another `step`,
+    nor beside `snapshot`.
     """
 
     batch_size: int  # B
