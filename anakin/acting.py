@@ -11,11 +11,7 @@ from envs_jax.wrappers import Batched
 from podracer import parallel
 from podracer.agent import ActorOutput, Agent, Key, Trajectory, with_last
 from podracer.metrics import episodes
-from podracer.training.actor_checks import (
-    check_output,
-    checked_initial,
-    checked_next,
-)
+from podracer.training.actor_checks import check_step, checked_initial
 
 TOGETHER = 4  # steps in an iteration of an accelerator's loop
 LARGE = 3000  # operations of a step: larger ones, as brax's, are taken singly
@@ -60,7 +56,7 @@ def interact(
     `keys_of_step`.
     """
     actor_state, output, kept = act(keys[0], actors.actor_state, actors.timestep)
-    check_output(output, actors.index.shape[0])
+    check_step(actor_state, output, actors.actor_state, actors.index.shape[0])
     environment_state, timestep = environment.step(
         keys[1], actors.environment, output.action
     )
@@ -68,7 +64,7 @@ def interact(
         actors.index,
         environment_state,
         timestep,
-        checked_next(actor_state, actors.actor_state),
+        actor_state,
         episodes.step(actors.episodes, timestep),
     )
     return after, output, kept

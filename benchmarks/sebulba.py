@@ -37,6 +37,8 @@ from sebulba.cores import Cores, split
 from sebulba.learner import Learner
 from sebulba.transport import ParameterServer, TrajectoryQueue
 
+Call = tuple[Callable[[], Any], int]  # what is measured, and the steps that it takes
+
 
 class Task(NamedTuple):
     """An environment and its agent."""
@@ -118,7 +120,7 @@ class Setting:
         }
 
     @contextlib.contextmanager
-    def simulator(self) -> Iterator["Call"]:
+    def simulator(self) -> Iterator[Call]:
         """The host environments alone, each batch in its own thread."""
         environments = [self.environment(number) for number in range(self.threads)]
         for environment in environments:
@@ -140,7 +142,7 @@ class Setting:
             environment.close()
 
     @contextlib.contextmanager
-    def acting(self) -> Iterator["Call"]:
+    def acting(self) -> Iterator[Call]:
         """Actors whose trajectories are discarded."""
         learner, server = self.learner(), ParameterServer(self.cores.actors)
         server.publish(learner.params, 0)
@@ -158,7 +160,7 @@ class Setting:
             yield queue.get, self.steps
 
     @contextlib.contextmanager
-    def learning(self) -> Iterator["Call"]:
+    def learning(self) -> Iterator[Call]:
         """The learner on one trajectory that is already on its cores."""
         environment, learner = self.environment(0), self.learner()
         parts = len(self.cores.learners)
@@ -182,7 +184,7 @@ class Setting:
         yield learn, self.steps
 
     @contextlib.contextmanager
-    def training(self) -> Iterator["Call"]:
+    def training(self) -> Iterator[Call]:
         """`sebulba.train` as its user sees it."""
         with contextlib.closing(self.train()) as rows:
             yield lambda: next(rows), self.steps
@@ -213,9 +215,6 @@ class Setting:
         learner = Learner(self.agent, parallel.over_hosts(self.cores.learners), 1)
         learner.begin(jax.random.key(0))
         return learner
-
-
-Call = tuple[Callable[[], Any], int]  # what is measured, and the steps that it takes
 
 
 class Speed(NamedTuple):

@@ -3,9 +3,10 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["hosts", "load", "normalizer", "plot", "ranges", "record"]
+__all__ = ["hosts", "load", "normalizer", "parallel", "plot", "ranges", "record"]
 
 if TYPE_CHECKING:  # for editors and docs/api, which read this without running it
+    from podracer import parallel
     from podracer.parallel import hosts
     from podracer.runs import plot
     from podracer.runs.script import record

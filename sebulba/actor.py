@@ -15,7 +15,7 @@ import numpy as np
 from podracer import parallel
 from podracer.agent import Agent, Key, Trajectory, with_last
 from podracer.metrics import episodes
-from podracer.training.actor_checks import check_output, checked_next
+from podracer.training.actor_checks import check_step
 from sebulba.host_environments import checking, protocol
 from sebulba.transport import Closed, Handed, ParameterServer, TrajectoryQueue
 
@@ -86,8 +86,7 @@ def make_programs(
         actor_state = agent.initial_actor_state(batch_size)
         keys = jnp.broadcast_to(key, batch_size)
         after, output = jax.eval_shape(decide, keys, params, actor_state, timestep)
-        check_output(output, batch_size)
-        checked_next(after, actor_state)
+        check_step(after, output, actor_state, batch_size)
         timesteps, outputs = jax.tree.map(
             lambda x: jnp.zeros((unroll_length, *x.shape), x.dtype),
             (timestep, output),

@@ -90,14 +90,14 @@ def unmarked(simulate: Callable) -> Callable:
     last one keeps their order.
     """
 
-    def unmarked(*arguments: Any) -> Any:
+    def call(*arguments: Any) -> Any:
         step, shapes = jax.make_jaxpr(simulate, return_shape=True)(*arguments)
         if {str(effect) for effect in step.effects} - EFFECT:
             return simulate(*arguments)  # others do more than to mark
         leaves = _simulation.bind(*jax.tree.leaves(arguments), step=step)
         return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
 
-    return unmarked
+    return call
 
 
 class Actor(actor.Actor):

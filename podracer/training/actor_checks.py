@@ -25,13 +25,26 @@ def check_initial(agent: Agent, batch_size: int) -> None:
     )
 
 
-def checked_next(actor_state: PyTree, before: PyTree) -> PyTree:
-    """What `actor_step` gave for an actor state.
+def check_step(
+    actor_state: PyTree, output: Any, before: PyTree, batch_size: int
+) -> None:
+    """Raises UserError if `actor_step` gave no ActorOutput, or another kind of actor state.
 
-    Raises UserError where a leaf has another shape or dtype, or there are others.
+    And for extras without a row for each environment; the environment checks the action.
+
+    Args:
+      actor_state, output: what it gave.
+      before: the actor state that it was given.
+      batch_size: B.
     """
+    if not isinstance(output, ActorOutput):
+        kind = "an array" if hasattr(output, "shape") else type(output).__name__
+        raise UserError(
+            f"actor_step gave {kind} as its second result; it must return (actor_state, "
+            "ActorOutput): correct the agent"
+        )
+    _check_rows("actor_step: extras", output.extras, batch_size)
     check_alike("actor_step: the actor state", before, actor_state, "agent")
-    return actor_state
 
 
 def check_alike(what: str, before: PyTree, after: PyTree, whose: str) -> None:
@@ -44,20 +57,6 @@ def check_alike(what: str, before: PyTree, after: PyTree, whose: str) -> None:
                 f"{what}{name} is {had} before a step and {has} after it; it must stay as "
                 f"it was: correct the {whose}"
             )
-
-
-def check_output(output: Any, batch_size: int) -> None:
-    """Raises UserError if what `actor_step` gave besides an actor state is no ActorOutput.
-
-    And for extras without a row for each environment; the environment checks the action.
-    """
-    if not isinstance(output, ActorOutput):
-        kind = "an array" if hasattr(output, "shape") else type(output).__name__
-        raise UserError(
-            f"actor_step gave {kind} as its second result; it must return (actor_state, "
-            "ActorOutput): correct the agent"
-        )
-    _check_rows("actor_step: extras", output.extras, batch_size)
 
 
 def _check_rows(what: str, tree: PyTree, batch_size: int) -> None:

@@ -262,9 +262,8 @@ def test_a_program_that_calls_envpool_is_started_without_python():
     assert jax.make_jaxpr(simulate)(state, action).effects
     traced = jax.jit(compiled_actor.unmarked(simulate)).trace(state, action)
     assert not traced.jaxpr.effects
-    assert (
-        traced.lower().as_text().count("has_side_effect = true") == 2
-    )  # send, receive
+    text = traced.lower().as_text()
+    assert text.count("has_side_effect = true") == 2  # send, receive
     environment.close()
 
 

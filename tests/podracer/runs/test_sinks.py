@@ -101,9 +101,8 @@ class Wandb(types.ModuleType):
         super().__init__("wandb")
         self.__spec__ = importlib.machinery.ModuleSpec("wandb", None)
         self.told, self.rows, self.finished = [], [], 0
-        self.active = (
-            None  # as in the package, which has one unless it is asked for others
-        )
+        # As in the package, which gives the active run unless it is asked for another.
+        self.active = None
 
     def init(self, **told):
         self.told.append(told)
