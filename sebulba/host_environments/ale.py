@@ -144,7 +144,7 @@ class Ale:
         self._frame = frame.copy()
 
     def _timestep(self, observation, reward, terminated, truncated) -> dm_env.TimeStep:
-        observation = np.moveaxis(observation, 1, -1)
+        observation = spaces.channels_last(observation)
         self._check(observation, reward)
         # A game that ends in the first step of a life has that step as FIRST already: the
         # next step, the reset, is its LAST.

@@ -296,5 +296,5 @@ def _observation(observation: Any) -> Any:
         return {name: _observation(x) for name, x in observation.items()}
     observation = spaces.as_float32(observation)
     if observation.ndim == 4 and observation.shape[1] <= 4 < min(observation.shape[2:]):
-        return np.moveaxis(observation, 1, -1)
+        return spaces.channels_last(observation)
     return observation

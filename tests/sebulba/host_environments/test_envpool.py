@@ -171,6 +171,15 @@ def test_observations_of_any_structure_pass_as_they_are(name, discrete):
     assert discrete == {k for k, part in parts if isinstance(part, specs.DiscreteArray)}
 
 
+@pytest.mark.parametrize("name", ["Pong-v5", "ale:pong"])
+def test_images_are_contiguous_even_in_their_single_channel(name):
+    """`flags.c_contiguous` says nothing of its stride; see `spaces.channels_last`."""
+    environment = make(name, batch_size=2)
+    for timestep in (environment.reset(), environment.step(np.zeros(2, np.int32))):
+        assert timestep.observation.shape == (2, 84, 84, 1)
+        assert timestep.observation.strides == (84 * 84, 84, 1, 1)
+
+
 def test_options_are_those_of_the_family():
     assert type(host_environments.default_options("CartPole-v1")) is Options
     assert type(host_environments.default_options("Pong-v5")) is AtariOptions

@@ -1,13 +1,19 @@
 """Spaces that are not supported, refused in one line."""
 
 import gymnasium
+import jax
 import numpy as np
 import pytest
 from gymnasium import spaces
 
 from podracer.errors import UserError
 from sebulba.host_environments.guarded import guarded
-from sebulba.host_environments.spaces import action_spec, as_spec, spec_of
+from sebulba.host_environments.spaces import (
+    action_spec,
+    as_spec,
+    channels_last,
+    spec_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -35,6 +41,15 @@ def test_integers_beyond_32_bits_are_float32():
     assert (spec.minimum == 0).all() and (spec.maximum == 2.0**40).all()
     narrow = spaces.Box(-5, 2**31 - 1, (2,), np.int64)
     assert spec_of(narrow).dtype == as_spec(narrow, np.ones((3, 2), int)).dtype == int
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_channels_come_last(channels):
+    images = np.arange(2 * channels * 5 * 6, dtype=np.uint8).reshape(2, channels, 5, 6)
+    found = channels_last(images)
+    assert found.strides == (30 * channels, 6 * channels, channels, 1)
+    np.testing.assert_array_equal(found, np.moveaxis(images, 1, -1))
+    np.testing.assert_array_equal(found, jax.jit(channels_last)(images))
 
 
 class Plain(gymnasium.Env):
