@@ -1,8 +1,9 @@
 """The only room that names a mesh, an axis, a sharding or another process.
 
 cores.py replicates programs, mesh.py says over which cores, arrays.py moves data between
-them, agreement.py compares what they share; cpu.py splits a CPU into virtual devices;
-hosts.py joins processes, watch.py ends them together; threefry.py makes random numbers fast.
+them, agreement.py compares what they share; cpu.py splits a CPU into virtual devices,
+gpu.py lets a GPU's kernels overlap; hosts.py joins processes, watch.py ends them together;
+threefry.py makes random numbers fast.
 """
 
 from podracer.parallel import threefry  # noqa: F401 which registers itself

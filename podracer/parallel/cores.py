@@ -21,6 +21,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, PartitionSpec
 
+from podracer.parallel.gpu import compiler_options
 from podracer.parallel.mesh import CORE
 
 MEMBER = "member"
@@ -214,7 +215,8 @@ def _replicated(
         out_specs=specs(outputs),
         check_vma=False,
     )
-    return jax.jit(mapped, donate_argnums=donate)
+    options = compiler_options(mesh.local_devices[0])
+    return jax.jit(mapped, donate_argnums=donate, compiler_options=options)
 
 
 def _on_core(function: Callable, inputs: tuple, outputs: Any) -> Callable:

@@ -28,6 +28,7 @@ from podracer.agents import (
     pqn,
 )
 from podracer.parallel import SHARED
+from podracer.parallel.gpu import ORDER, compiler_options
 from podracer.plan import compiled, gpu, tpu
 from podracer.rules.lpg import Sizes
 from sebulba import host_environments
@@ -149,6 +150,14 @@ def test_the_slice_is_there(place):
     assert bool(slice.clock) == (place in SLICES)
     least = 59 if place in GPUS else 15
     assert least < slice.memory / 2**30 < least + 1
+
+
+def test_kernels_of_a_gpu_overlap(monkeypatch):
+    """If the compiler knows the option; another version may not."""
+    first, second, *_ = slice_of("h100:4").cores
+    assert compiler_options(first) == {ORDER: "CONCURRENT"}
+    monkeypatch.setattr("podracer.parallel.gpu.ORDER", "xla_no_such_option")
+    assert compiler_options(second) == {}
 
 
 @CASES
