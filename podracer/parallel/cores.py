@@ -73,8 +73,9 @@ class Average(NamedTuple):
 
     def all(self, flags: jax.Array) -> jax.Array:
         """Whether flags are true on every core, bool as `flags`."""
-        # Not by their mean: that of ones is not 1 on every number of cores.
-        return self._together(jax.lax.pmin, flags.astype(jnp.int32)) == 1
+        # As a sum of floats, which XLA can combine with others; the mean of ones is not 1 on
+        # every number of cores.
+        return self.total((~flags).astype(jnp.float32)) == 0
 
     def _together(self, collective: Callable, tree: Any) -> Any:
         """Small leaves in one collective, which a CPU waits for; each of the others alone."""
