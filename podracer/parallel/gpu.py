@@ -1,4 +1,4 @@
-"""What programs on a GPU are compiled with."""
+"""XLA's options for programs on a GPU."""
 
 import functools
 import os
@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import SingleDeviceSharding
 
-# Our kernels take microseconds and are too small to fill a GPU. XLA launches most of them as
-# CUDA graphs, in which by default each kernel waits for the one before it, needed or not.
+# Our kernels take microseconds and are too small to fill a GPU. XLA launches most of them in
+# CUDA graphs. By default each kernel of a graph waits for the one before it, needed or not.
 ORDER = "xla_gpu_command_buffer_scheduling_mode"
 CHOICES = ORDER, "xla_gpu_graph_enable_concurrent_region"  # XLA_FLAGS that choose it
 
@@ -17,8 +17,8 @@ CHOICES = ORDER, "xla_gpu_graph_enable_concurrent_region"  # XLA_FLAGS that choo
 def compiler_options(device: jax.Device) -> dict[str, str]:
     """XLA's options for a program on this device: on a GPU, independent kernels overlap.
 
-    None on other devices, where the user has chosen by XLA_FLAGS, or where another version of
-    XLA does not know the option.
+    Empty on other devices, where XLA_FLAGS chooses the order of kernels, and where this version
+    of XLA does not know the option.
     """
     chosen = any(flag in os.environ.get("XLA_FLAGS", "") for flag in CHOICES)
     if device.platform != "gpu" or chosen:

@@ -1,4 +1,4 @@
-"""gymnasium's spaces as dm_env specs."""
+"""gymnasium's spaces as dm_env specs, and their members as JAX takes them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,8 +24,8 @@ def as_float32(x: Any) -> Any:
 def channels_last(images: Any) -> Any:
     """Images [B, C, H, W] as [B, H, W, C], in NumPy's arrays or JAX's.
 
-    NumPy's are C-contiguous down to the stride of a single channel: with another stride, JAX
-    takes ten times as long to copy them to a GPU.
+    NumPy's have the strides of a new array, even along a single channel. With another stride
+    there, JAX takes ten times as long to copy them to a GPU.
     """
     if isinstance(images, np.ndarray):
         return np.stack([*np.moveaxis(images, 1, 0)], -1)

@@ -1,4 +1,4 @@
-"""Spaces that are not supported, refused in one line."""
+"""Spaces as specs, and their members; what is not supported is refused in one line."""
 
 import gymnasium
 import jax
