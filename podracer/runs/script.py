@@ -213,7 +213,8 @@ def _noting(environment: Any, specs: dict[str, Any]) -> Any:
 
 
 def _module(agent: Agent) -> str:
-    name = getattr(agent.learner_step, "__module__", "agent").rpartition(".")[2]
+    module = getattr(agent.learner_step, "__module__", "agent")
+    name = module.removesuffix(".agent").rpartition(".")[2]  # of the file or its room
     return "agent" if name.startswith("__") else name
 
 

@@ -10,9 +10,10 @@ import pytest
 from dm_env import specs
 
 from podracer import command, networks
-from podracer.agent import ActorOutput, LearnerState
-from podracer.agents import batch_ppo, batch_ppo_loss
+from podracer.agent import ActorOutput, LearnerState, Trajectory
+from podracer.agents import batch_ppo
 from podracer.agents.batch_ppo import Config
+from podracer.agents.batch_ppo import loss as batch_ppo_loss
 from podracer.agents.presets import PRESETS
 from podracer.errors import UserError
 from podracer.learning import losses, whole_episodes
@@ -146,7 +147,7 @@ def test_a_lost_episode_adds_no_reward_to_the_filter():
         timesteps.append(timestep)
         keys = jax.random.split(jax.random.key(1), 1)
         outputs.append(agent.actor_step(keys, params, actor_state, timestep)[1])
-    trajectory = batch_ppo.Trajectory(
+    trajectory = Trajectory(
         jax.tree.map(lambda *x: jnp.stack(x), *timesteps),
         jax.tree.map(lambda *x: jnp.stack(x), *outputs[:-1]),
         actor_state,
@@ -233,7 +234,7 @@ def trained(agent, state, key=2):
     after = timestep._replace(step_type=jnp.full(1, MID))
     timesteps = jax.tree.map(lambda *x: jnp.stack(x), timestep, after)
     outputs = jax.tree.map(lambda x: x[None], output)
-    trajectory = batch_ppo.Trajectory(timesteps, outputs, actor_state)
+    trajectory = Trajectory(timesteps, outputs, actor_state)
     return agent.learner_step(jax.random.key(key), state, trajectory)
 
 
@@ -299,7 +300,9 @@ def test_a_sure_policy_at_padding_does_not_overflow():
         lambda params, *_: networks.Predictions(Gaussian(params, 1e-6 * ones), zeros),
         None,
     )
-    batch = batch_ppo.Batch((), 0 * ones, Gaussian(ones, ones), zeros, zeros, zeros)
+    batch = batch_ppo_loss.Batch(
+        (), 0 * ones, Gaussian(ones, ones), zeros, zeros, zeros
+    )
     loss = jax.grad(batch_ppo_loss.make_loss(Config(), agents), 1, has_aux=True)
     for x in jax.tree.leaves(loss(1.0, 0 * ones, batch, ())):
         assert np.isfinite(x).all()

@@ -14,8 +14,9 @@ from dm_env import specs
 
 from podracer import networks
 from podracer.agent import ActorOutput, LearnerState, Trajectory
-from podracer.agents import muzero, muzero_search
-from podracer.agents.muzero import Extras, make_loss
+from podracer.agents import muzero
+from podracer.agents.muzero import search as muzero_search
+from podracer.agents.muzero.agent import Extras, make_loss
 from podracer.errors import UserError
 from podracer.learning import model_targets
 from podracer.networks import world_model

@@ -1,15 +1,4 @@
-"""BatchPPO, the agent of TensorFlow Agents (Hafner et al. 2017, arXiv:1709.02878).
-
-PPO with a KL penalty instead of clipped ratios, over whole episodes: once every core has
-enough of them, all cores take the same steps, each on its own episodes. Observations and
-rewards are normalized by running statistics.
-
-Two differences from the other agents. An update takes the episodes that finished first on
-each core, and each core shuffles its own chunks: N cores compute what one core computes, up
-to rounding, only if all episodes have one length and are not cut into chunks. And all
-presets but `mujoco` take a time limit for a termination, as the original does; see
-`bootstrap_on_truncation`.
-"""
+"""BatchPPO's actor and learner."""
 
 from functools import partial
 from typing import NamedTuple
@@ -28,9 +17,9 @@ from podracer.agent import (
     PyTree,
     Trajectory,
 )
-from podracer.agents.batch_ppo_loss import (
+from podracer.agents.batch_ppo.config import Config
+from podracer.agents.batch_ppo.loss import (
     Batch,
-    Config,
     adapted,
     chunks,
     estimate,

@@ -1,15 +1,4 @@
-"""MuZero (Schrittwieser et al. 2020, arXiv:1911.08265): acting is searching in a model.
-
-The search is mctx's; `gumbel` is the one of Danihelka et al. 2022 (openreview bERaNdoegnO),
-which needs fewer simulations. A time limit is no termination: the value that the search
-finds at the last observation is bootstrapped.
-
-Actions are discrete, networks have no memory. Where an observation is a dictionary or a
-NamedTuple with a field `action_mask` [A], True for the actions that are allowed, the others
-are neither searched at the root nor taken.
-
-Nothing here is drawn on the learner, so N cores compute what one computes, up to rounding.
-"""
+"""MuZero's actor and learner."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,17 +10,13 @@ import numpy as np
 import optax
 
 from podracer.agent import ActorOutput, Agent, LearnerState, PyTree, with_last
-from podracer.agents.muzero_search import Config, make_search
+from podracer.agents.muzero.config import Config
+from podracer.agents.muzero.search import make_search
 from podracer.errors import UserError
 from podracer.learning import losses, model_targets, optimizers
 from podracer.learning.gradients import mean_gradient
 from podracer.networks.world_model import Model
-from podracer.networks.world_model import make_model as make_network
 from podracer.parallel import AVERAGE, Average
-
-__all__ = ["Config", "make_agent", "make_network"]
-
-OFF_POLICY = True  # the search's policies and values may be stale: replay may be used
 
 
 class Extras(NamedTuple):
