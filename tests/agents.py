@@ -67,4 +67,4 @@ def counting(agent: Agent) -> tuple[Agent, collections.Counter]:
 
     names = "actor_step", "learner_step"
     steps = {name: counted(name) for name in names}
-    return agent._replace(online_step=None, **steps), calls
+    return agent._replace(**steps), calls

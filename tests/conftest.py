@@ -41,6 +41,14 @@ for number, handler in (
         signal.signal(number, handler)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def kernels():
+    """As a run installs them; PODRACER_KERNELS=off leaves them out."""
+    from podracer import kernels  # not before the variables of jax
+
+    kernels.install()
+
+
 @pytest.fixture(autouse=True, scope="module")
 def bounded_memory():
     """A process forgets what a file of tests has compiled.

@@ -52,11 +52,9 @@ def size(agent: Agent, environment: Environment, batch_size: int, length: int) -
     def held(key: jax.Array, index: jax.Array) -> Any:
         state = training.initial_state(key, index, agent, environment)
         params = agent.actor_params(state.learner)
-
-        def act(keys, actor_state, timestep):
-            return *agent.actor_step(keys, params, actor_state, timestep), ()
-
-        _, trajectory, _ = unroll(act, environment, length, state.actors, state.key)
+        _, trajectory = unroll(
+            agent.actor_step, params, environment, length, state.actors, state.key
+        )
         return state, trajectory
 
     key = jax.eval_shape(jax.random.key, 0)

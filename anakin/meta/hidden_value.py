@@ -137,7 +137,6 @@ def beside(agent: Agent, value: Value) -> Agent:
         initial_learner_state=initial_learner_state,
         learner_step=learner_step,
         actor_params=actor_params,
-        online_step=None,
     )
 
 

@@ -87,7 +87,7 @@ def jumping(agent: Agent) -> Agent:
     def learner_step(key, learner_state, trajectory):
         return agent.learner_step(key, learner_state, steps.jump(trajectory))
 
-    return agent._replace(learner_step=learner_step, online_step=None)
+    return agent._replace(learner_step=learner_step)
 
 
 def make_optimizer(config: Config) -> optax.GradientTransformation:

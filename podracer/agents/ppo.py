@@ -24,10 +24,12 @@ from podracer.agent import (
     Agent,
     LearnerState,
     PyTree,
+    Trajectory,
     with_last,
 )
 from podracer.errors import check_ranges
 from podracer.learning import losses, minibatches, optimizers
+from podracer.learning.gradients import Loss
 from podracer.networks import Network, last_predictions
 from podracer.parallel import AVERAGE, Average
 
@@ -110,7 +112,6 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
         optax.clip_by_global_norm(config.max_gradient_norm),
         optax.scale_by_adam(eps=config.adam_epsilon),
     )
-    loss = make_loss(config, network)
     minibatches.check_network(network, config)
 
     def initial_learner_state(key):
@@ -130,48 +131,20 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
         action = policy.mode()
         return memory, ActorOutput(action, Extras(policy.log_prob(action), value))
 
-    def make_batch(params, trajectory):
-        timesteps, (action, (log_mu, value)), memory = trajectory
-        last = last_predictions(network, params, memory, timesteps)
-        reward = losses.clip_reward(timesteps.reward, config.reward_clipping)
-        between = losses.transitions(
-            timesteps._replace(reward=reward), config.discount_factor
-        )
-        values = with_last(value, last.value)
-        advantage = losses.gae(values, between, config.gae_lambda)
-        target = advantage + value
-        if config.normalize_advantages == "trajectory":
-            advantage = losses.standardize(advantage, between.mask, average)
-        seen = jax.tree.map(lambda x: x[:-1], timesteps)
-        return Batch(seen, action, log_mu, value, advantage, target, between.mask)
-
     def learner_step(key, learner_state, trajectory):
         shared = learner_state.shared
-        batch = make_batch(shared.params, trajectory)
+        batch = make_batch(config, network, average, shared.params, trajectory)
         learning_rate = optimizers.learning_rate(
             config, shared.updates, batch.mask.size * average.cores
         )
-
-        descend = minibatches.gradient_step(loss, optimizer, learning_rate, average)
-
-        def step(state, rows, memory):
-            if config.normalize_advantages == "minibatch":
-                advantage = losses.standardize(rows.advantage, rows.mask, average)
-                rows = rows._replace(advantage=advantage)
-            return descend(state, rows, memory)
-
-        def enough(metrics):
-            # Of all cores, even where one has seen a NaN.
-            return ~(average(metrics["kl"]) <= config.max_kl)
-
         (params, opt_state), metrics = minibatches.learn(
-            step,
+            make_step(config, network, optimizer, learning_rate, average),
             (shared.params, shared.opt_state),
             batch,
             trajectory.actor_state,
             key,
             config,
-            None if config.max_kl == math.inf else enough,
+            make_enough(config, average),
         )
         metrics["learning_rate"] = learning_rate
         shared = Shared(params, opt_state, optax.safe_increment(shared.updates))
@@ -187,8 +160,60 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
     )
 
 
-def make_loss(config: Config, network: Network) -> Callable:
-    """(params, Batch, memory [B, ...]) -> (loss, its terms), summed over the batch."""
+def make_batch(
+    config: Config,
+    network: Network,
+    average: Average,
+    params: PyTree,
+    trajectory: Trajectory,
+) -> Batch:
+    """Advantages and value targets of a trajectory, by the values that it was acted with."""
+    timesteps, (action, (log_mu, value)), memory = trajectory
+    last = last_predictions(network, params, memory, timesteps)
+    reward = losses.clip_reward(timesteps.reward, config.reward_clipping)
+    transitions = losses.make_transitions(
+        timesteps._replace(reward=reward), config.discount_factor
+    )
+    values = with_last(value, last.value)
+    advantage = losses.gae(values, transitions, config.gae_lambda)
+    target = advantage + value
+    if config.normalize_advantages == "trajectory":
+        advantage = losses.standardize(advantage, transitions.mask, average)
+    seen = jax.tree.map(lambda x: x[:-1], timesteps)
+    return Batch(seen, action, log_mu, value, advantage, target, transitions.mask)
+
+
+def make_step(
+    config: Config,
+    network: Network,
+    optimizer: optax.GradientTransformation,
+    learning_rate: jax.Array,
+    average: Average,
+) -> Callable:
+    """A step of the optimizer for `minibatches.learn`, from a minibatch of the Batch."""
+    descend = minibatches.gradient_step(
+        make_loss(config, network), optimizer, learning_rate, average
+    )
+
+    def step(state, rows, memory):
+        if config.normalize_advantages == "minibatch":
+            advantage = losses.standardize(rows.advantage, rows.mask, average)
+            rows = rows._replace(advantage=advantage)
+        return descend(state, rows, memory)
+
+    return step
+
+
+def make_enough(config: Config, average: Average) -> Callable | None:
+    """(metrics of an epoch) -> whether no other epoch follows; None: all of them do."""
+    if config.max_kl == math.inf:
+        return None
+    # The same on all cores, even where one has seen a NaN.
+    return lambda metrics: ~(average(metrics["kl"]) <= config.max_kl)
+
+
+def make_loss(config: Config, network: Network) -> Loss:
+    """(params, Batch [T, B], memory [B, ...]) -> Terms [T, B]."""
 
     def loss(params, batch, memory):
         policy, value = network.unroll(params, memory, batch.timesteps)
@@ -202,24 +227,22 @@ def make_loss(config: Config, network: Network) -> Callable:
                 value - batch.value, -config.clip_value, config.clip_value
             )
             error = jnp.maximum(error, jnp.square(batch.value + change - batch.target))
-        terms = {
+        means = {
             "loss/policy": -gain,
             "loss/value": 0.5 * error,
             "loss/entropy": -policy.entropy(),
         }
-        terms["loss/total"] = (
-            terms["loss/policy"]
-            + config.value_cost * terms["loss/value"]
-            + config.entropy_cost * terms["loss/entropy"]
+        total = (
+            means["loss/policy"]
+            + config.value_cost * means["loss/value"]
+            + config.entropy_cost * means["loss/entropy"]
         )
-        sums = {name: jnp.sum(batch.mask * term) for name, term in terms.items()}
         of_actions = {
             "rho": rho,
             "kl": rho - 1.0 - log_rho,  # an unbiased estimate from the samples
             "clipped": (jnp.abs(rho - 1.0) > config.clip).astype(jnp.float32),
         }
-        for name, term in of_actions.items():
-            sums[name] = losses.sum_of_taken(term, batch.mask)
-        return sums["loss/total"], sums
+        means = {name: batch.mask * x for name, x in means.items()}
+        return losses.Terms(batch.mask * total, means, batch.mask, of_actions)
 
     return loss

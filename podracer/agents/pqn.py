@@ -10,7 +10,6 @@ With `minibatches=1`, N cores compute what one core computes, up to rounding.
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import dm_env
@@ -20,9 +19,17 @@ import optax
 from dm_env import specs
 
 from podracer import networks
-from podracer.agent import ActorOutput, Agent, LearnerState, PyTree, with_last
+from podracer.agent import (
+    ActorOutput,
+    Agent,
+    LearnerState,
+    PyTree,
+    Trajectory,
+    with_last,
+)
 from podracer.errors import check_ranges
 from podracer.learning import losses, minibatches, optimizers
+from podracer.learning.gradients import Loss
 from podracer.networks import heads, torsos
 from podracer.parallel import AVERAGE, Average
 
@@ -105,7 +112,6 @@ def make_agent(
     optimizer = optax.chain(
         optax.clip_by_global_norm(config.max_gradient_norm), optax.scale_by_radam()
     )
-    loss = make_loss(network)
     minibatches.check_network(network, config)
 
     def initial_learner_state(key):
@@ -126,28 +132,16 @@ def make_agent(
         memory, values = network.step(params.network, memory, timestep)
         return memory, ActorOutput(jnp.argmax(values, -1), jnp.max(values, -1))
 
-    def make_batch(params, trajectory):
-        timesteps, (action, largest), memory = trajectory
-        reward = losses.clip_reward(timesteps.reward, config.reward_clipping)
-        between = losses.transitions(
-            timesteps._replace(reward=reward), config.discount_factor
-        )
-        last = jnp.max(
-            networks.last_predictions(network, params, memory, timesteps), -1
-        )
-        after = with_last(largest, last)[1:]
-        target = losses.lambda_returns(after, between, config.trace_decay)
-        seen = jax.tree.map(lambda x: x[:-1], timesteps)
-        return Batch(seen, action, target, between.mask)
-
     def learner_step(key, learner_state, trajectory):
         shared = learner_state.shared
-        batch = make_batch(shared.params, trajectory)
+        batch = make_batch(config, network, shared.params, trajectory)
         steps = batch.mask.size * average.cores
         learning_rate = optimizers.learning_rate(config, shared.updates, steps)
 
         (params, opt_state), metrics = minibatches.learn(
-            minibatches.gradient_step(loss, optimizer, learning_rate, average),
+            minibatches.gradient_step(
+                make_loss(network), optimizer, learning_rate, average
+            ),
             (shared.params, shared.opt_state),
             batch,
             trajectory.actor_state,
@@ -169,19 +163,32 @@ def make_agent(
     )
 
 
-def make_loss(network: networks.Network) -> Callable:
-    """(params, Batch, memory [B, ...]) -> (loss, its terms), summed over the batch."""
+def make_batch(
+    config: Config, network: networks.Network, params: PyTree, trajectory: Trajectory
+) -> Batch:
+    """The Q(lambda) returns of a trajectory, by the values that it was acted with."""
+    timesteps, (action, largest), memory = trajectory
+    reward = losses.clip_reward(timesteps.reward, config.reward_clipping)
+    transitions = losses.make_transitions(
+        timesteps._replace(reward=reward), config.discount_factor
+    )
+    last = jnp.max(networks.last_predictions(network, params, memory, timesteps), -1)
+    after = with_last(largest, last)[1:]
+    target = losses.lambda_returns(after, transitions, config.trace_decay)
+    seen = jax.tree.map(lambda x: x[:-1], timesteps)
+    return Batch(seen, action, target, transitions.mask)
+
+
+def make_loss(network: networks.Network) -> Loss:
+    """(params, Batch [T, B], memory [B, ...]) -> Terms [T, B]."""
 
     def loss(params, batch, memory):
         values = network.unroll(params, memory, batch.timesteps)
         # A sum over a mask: the gradient of an index is a scatter, which is slow.
         taken = jax.nn.one_hot(batch.action, values.shape[-1], dtype=bool)
         value = jnp.sum(jnp.where(taken, values, 0.0), -1)
-        total = jnp.sum(batch.mask * 0.5 * jnp.square(value - batch.target))
-        return total, {
-            "loss/total": total,
-            "value": losses.sum_of_taken(value, batch.mask),
-        }
+        error = batch.mask * 0.5 * jnp.square(value - batch.target)
+        return losses.Terms(error, {}, batch.mask, {"value": value})
 
     return loss
 

@@ -3,7 +3,6 @@
 from podracer.networks.building import (
     actor_critic,
     build,
-    sequences_at_once,
     with_heads,
     with_torso,
 )
@@ -18,7 +17,6 @@ __all__ = [
     "actor_critic",
     "build",
     "last_predictions",
-    "sequences_at_once",
     "with_heads",
     "with_torso",
 ]

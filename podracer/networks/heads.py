@@ -23,7 +23,7 @@ from podracer.networks.policies import (
     Policy,
     TanhGaussian,
 )
-from podracer.networks.products import dense
+from podracer.networks.torsos import dense
 
 POSITIVE: dict[str, tuple[Callable, Callable]] = {  # functions and their inverses
     "exp": (jnp.exp, math.log),

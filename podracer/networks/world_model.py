@@ -15,9 +15,10 @@ import jax
 import jax.numpy as jnp
 from dm_env import specs
 
+from podracer import kernels
 from podracer.agent import Key, PyTree
 from podracer.errors import UserError, check_at_least_one, check_range
-from podracer.networks import heads, products, torsos
+from podracer.networks import heads, torsos
 from podracer.networks.building import check_shapes
 from podracer.networks.value_support import Support, make_support
 
@@ -184,12 +185,10 @@ class Head(nn.Module):
         if (
             hidden.ndim == 4
         ):  # the paper's 1x1 convolution before what is fully connected
-            hidden = products.relu(
-                torsos.conv(max(2, hidden.shape[-1] // 4), 1)(hidden)
-            )
+            hidden = kernels.relu(torsos.conv(max(2, hidden.shape[-1] // 4), 1)(hidden))
         x = torsos.flatten(hidden)
         for size in self.sizes:
-            x = products.relu(torsos.dense(size)(x))
+            x = kernels.relu(torsos.dense(size)(x))
         return nn.Dense(self.outputs, kernel_init=nn.initializers.zeros)(x)
 
 
@@ -210,7 +209,7 @@ class VectorTransition(nn.Module):
     @nn.compact
     def __call__(self, hidden: jax.Array, action: jax.Array) -> jax.Array:
         for _ in range(self.depth):
-            x = products.relu(
+            x = kernels.relu(
                 torsos.dense(self.size)(jnp.concatenate([hidden, action], -1))
             )
             hidden = hidden + torsos.dense(self.size)(x)
@@ -220,8 +219,8 @@ class VectorTransition(nn.Module):
 class Residual(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        y = torsos.conv(x.shape[-1])(products.relu(x))
-        return x + torsos.conv(x.shape[-1])(products.relu(y))
+        y = torsos.conv(x.shape[-1])(kernels.relu(x))
+        return x + torsos.conv(x.shape[-1])(kernels.relu(y))
 
 
 class ImageEncoder(nn.Module):

@@ -100,7 +100,7 @@ def test_who_is_no_longer_finite_is_named(values):
             broken = jax.numpy.where(numbers["x"] > 0, jax.numpy.nan, 0.0)
             return state, told | {"loss/total": told["loss/total"] + broken}
 
-        return agent._replace(learner_step=learner_step, online_step=None)
+        return agent._replace(learner_step=learner_step)
 
     with pytest.raises(FloatingPointError, match=r"run 1 \(seed 8\), update 1"):
         for _, rows in population.train(

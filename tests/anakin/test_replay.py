@@ -46,7 +46,7 @@ def states(cores, replay):
         (parallel.SHARED, parallel.BATCH),
         training.LAYOUT,
     )
-    unit = training.make_unit(agent, environment, LENGTH, "cpu")
+    unit = training.make_step(agent, environment, LENGTH)
     step = parallel.over_cores(
         lambda state: unit(state)[0], mesh, (training.LAYOUT,), training.LAYOUT
     )

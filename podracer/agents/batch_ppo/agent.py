@@ -69,7 +69,6 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
     UserError for observations in bytes.
     """
     optimizer = make_optimizer(config)
-    loss = make_loss(config, network)
     length = config.max_episode_length
     normalizer.check_no_bytes(network.observation_spec)
 
@@ -190,8 +189,9 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
             params, opt_state, _ = carry
             rows = jax.tree.map(lambda x: jnp.take(x, index, axis=0), batch)
             memory = network.initial_memory(each)  # each chunk starts with none
+            loss = make_loss(config, network, shared.kl_penalty)
             gradients, metrics = mean_gradient(
-                partial(loss, shared.kl_penalty), params, rows, memory, each, average
+                loss, params, rows, memory, each, average
             )
             params, opt_state = optimizers.descend(
                 optimizer, gradients, opt_state, params, 1.0

@@ -1,6 +1,5 @@
 """BatchPPO's loss over whole episodes (arXiv:1709.02878, section 6)."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import dm_env
@@ -9,6 +8,7 @@ import jax.numpy as jnp
 
 from podracer.agents.batch_ppo.config import Config
 from podracer.learning import losses
+from podracer.learning.gradients import Loss
 from podracer.networks import Network
 from podracer.networks.policies import Policy
 
@@ -24,10 +24,10 @@ class Batch(NamedTuple):
     mask: jax.Array  # 0.0 for padding
 
 
-def make_loss(config: Config, network: Network) -> Callable:
-    """(kl_penalty, params, Batch, memory [K, ...]) -> (loss, its terms), summed over K."""
+def make_loss(config: Config, network: Network, kl_penalty: jax.Array) -> Loss:
+    """(params, Batch, memory [K, ...]) -> Terms [K], of whole sequences."""
 
-    def loss(kl_penalty, params, batch, memory):
+    def loss(params, batch, memory):
         def mean(x):  # [S, K] -> [K]
             return over_time(config, batch.mask * x, batch.mask)
 
@@ -37,7 +37,7 @@ def make_loss(config: Config, network: Network) -> Callable:
         rho = jnp.exp(batch.mask * log_rho)  # of padding, it could overflow
         kl = mean(batch.policy.kl(policy))
         entropy = mean(policy.entropy())
-        terms = {
+        means = {
             "loss/policy": -mean(rho * batch.advantage)
             + kl_penalty * kl
             + cutoff(config, kl)
@@ -46,9 +46,8 @@ def make_loss(config: Config, network: Network) -> Callable:
             "loss/entropy": -entropy,
             "kl": kl,
         }
-        terms["loss/total"] = terms["loss/policy"] + terms["loss/value"]
-        sums = jax.tree.map(jnp.sum, terms)
-        return sums["loss/total"], sums
+        total = means["loss/policy"] + means["loss/value"]
+        return losses.Terms(total, means, batch.mask)
 
     return loss
 
@@ -89,28 +88,28 @@ def estimate(
         timesteps = timesteps._replace(
             discount=jnp.where(last, 0.0, timesteps.discount)
         )
-    between = losses.transitions(timesteps, config.discount_factor)
-    target = returns(values, between)
+    transitions = losses.make_transitions(timesteps, config.discount_factor)
+    target = returns(values, transitions)
     if config.gae_lambda is None:
         advantage = target - values[:-1]
     else:
-        ends = between
+        ends = transitions
         if config.padding_in_bootstrap and not config.bootstrap_on_truncation:
             on = jnp.where(last, 1.0, timesteps.discount).at[-1].set(0.0)
-            ends = losses.transitions(
+            ends = losses.make_transitions(
                 timesteps._replace(discount=on), config.discount_factor
             )
         advantage = losses.gae(values, ends, config.gae_lambda)
     if config.truncate_chunk_returns and config.chunk_length is not None:
         after = jnp.arange(1, len(last))[:, None]  # the timesteps after transitions
-        within = jnp.where(after % config.chunk_length == 0, 0.0, between.discount)
-        target = returns(values, between._replace(discount=within))
-    return target, advantage, between.mask
+        within = jnp.where(after % config.chunk_length == 0, 0.0, transitions.discount)
+        target = returns(values, transitions._replace(discount=within))
+    return target, advantage, transitions.mask
 
 
-def returns(values: jax.Array, between: losses.Transitions) -> jax.Array:
+def returns(values: jax.Array, transitions: losses.Transitions) -> jax.Array:
     """Discounted returns [L, N], bootstrapped from values [L + 1, N] where cut off."""
-    return losses.gae(values, between, 1.0) + between.mask * values[:-1]
+    return losses.gae(values, transitions, 1.0) + transitions.mask * values[:-1]
 
 
 def chunks(batch: Batch, length: int) -> Batch:

@@ -1,6 +1,5 @@
 """MuZero's actor and learner."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -14,7 +13,7 @@ from podracer.agents.muzero.config import Config
 from podracer.agents.muzero.search import make_search
 from podracer.errors import UserError
 from podracer.learning import losses, model_targets, optimizers
-from podracer.learning.gradients import mean_gradient
+from podracer.learning.gradients import Loss, mean_gradient
 from podracer.networks.world_model import Model
 from podracer.parallel import AVERAGE, Average
 
@@ -152,8 +151,8 @@ def make_agent(config: Config, network: Model, average: Average = AVERAGE) -> Ag
     )
 
 
-def make_loss(config: Config, model: Model) -> Callable:
-    """(params, rows [T + 1, B, ...], ()) -> (sum over starts, terms as such sums).
+def make_loss(config: Config, model: Model) -> Loss:
+    """(params, (observation, Rows) [T + 1, B, ...], ()) -> Terms [T, B], of each start.
 
     Steps after the first have the weight 1/K, and each halves the gradient of the hidden
     state that it starts from (appendix G).
@@ -164,13 +163,14 @@ def make_loss(config: Config, model: Model) -> Callable:
         surprise = -jnp.sum(target.policy * jax.nn.log_softmax(policy), -1)
         error = model.support.cross_entropy(value, target.value)
         return {
-            "policy": jnp.sum(target.policy_mask * surprise),
-            "value": jnp.sum(target.mask * error),
+            "policy": target.policy_mask * surprise,
+            "value": target.mask * error,
         }
 
     def loss(params, batch, memory):
         observation, rows = batch
         targets = model_targets.unrolls(rows, config.unroll_steps)
+        mask = targets.mask[0]  # [T, B]
         # All T * B starts are one batch.
         targets = jax.tree.map(
             lambda x: x.reshape(x.shape[0], -1, *x.shape[3:]), targets
@@ -185,18 +185,19 @@ def make_loss(config: Config, model: Model) -> Callable:
             hidden, reward = model.dynamics(params, hidden, target.action)
             error = model.support.cross_entropy(reward, target.reward)
             terms = predict(params, hidden, target)
-            return hidden, terms | {"reward": jnp.sum(target.mask * error)}
+            return hidden, terms | {"reward": target.mask * error}
 
         start = predict(params, hidden, jax.tree.map(lambda x: x[0], targets))
         later = jax.lax.scan(step, hidden, jax.tree.map(lambda x: x[1:], targets))[1]
-        terms = {name: jnp.mean(x) for name, x in later.items()}
+        terms = {name: jnp.mean(x, axis=0) for name, x in later.items()}
         terms |= {name: x + terms[name] for name, x in start.items()}
-        terms["total"] = (
-            terms["policy"]
-            + config.value_cost * terms["value"]
-            + config.reward_cost * terms["reward"]
+        means = {f"loss/{name}": x.reshape(mask.shape) for name, x in terms.items()}
+        total = (
+            means["loss/policy"]
+            + config.value_cost * means["loss/value"]
+            + config.reward_cost * means["loss/reward"]
         )
-        return terms["total"], {f"loss/{name}": x for name, x in terms.items()}
+        return losses.Terms(total, means, mask)
 
     return loss
 

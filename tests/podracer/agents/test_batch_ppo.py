@@ -303,8 +303,12 @@ def test_a_sure_policy_at_padding_does_not_overflow():
     batch = batch_ppo_loss.Batch(
         (), 0 * ones, Gaussian(ones, ones), zeros, zeros, zeros
     )
-    loss = jax.grad(batch_ppo_loss.make_loss(Config(), agents), 1, has_aux=True)
-    for x in jax.tree.leaves(loss(1.0, 0 * ones, batch, ())):
+    loss = batch_ppo_loss.make_loss(Config(), agents, jnp.float32(1.0))
+
+    def summed(params):
+        return losses.reduced(loss(params, batch, ()))
+
+    for x in jax.tree.leaves(jax.grad(summed, has_aux=True)(0 * ones)):
         assert np.isfinite(x).all()
 
 

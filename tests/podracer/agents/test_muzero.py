@@ -329,7 +329,7 @@ def test_each_step_halves_the_gradient_of_the_hidden_state():
     )
     for length in (1, 2, 4):
         config = muzero.Config(unroll_steps=length)
-        loss = lambda w: make_loss(config, model)(w, (zeros, rows), ())[0]  # noqa: B023
+        loss = lambda w: make_loss(config, model)(w, (zeros, rows), ()).total.sum()  # noqa: B023
         got[length] = float(jax.jit(jax.grad(loss))(jnp.float32(0.3)))
     alone = 1 / (1 + np.exp(-0.3)) - 0.9  # of the first prediction
     for length, gradient in got.items():

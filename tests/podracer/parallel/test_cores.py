@@ -141,11 +141,6 @@ def test_cpu_cores_are_asked_for_before_jax_starts(monkeypatch):
     parallel.use_cpu_cores(3)  # as many as there are
 
 
-def test_largest_divisor():
-    got = [parallel.largest_divisor(12, most) for most in (0, 1, 5, 11, 100)]
-    assert got == [1, 1, 4, 6, 12]
-
-
 def test_a_plan_counts_the_cores_of_the_run():
     def count():
         return jnp.int32(parallel.AVERAGE.cores)

@@ -205,11 +205,6 @@ def test_without_a_capacity_an_agent_stays_as_it_is():
     assert replay.replay(agent, Config(), FRAME, T) is agent
 
 
-def test_there_is_no_learning_online():
-    assert made(impala).online_step
-    assert made(impala, capacity=8).online_step is None
-
-
 @pytest.mark.parametrize(
     ("config", "line"),
     [

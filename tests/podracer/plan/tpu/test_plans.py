@@ -10,6 +10,7 @@ from functools import cache
 
 import jax
 import pytest
+from podracer.parallel.gpu import ORDER, compiler_options
 
 from anakin import meta_gradient
 from anakin import planning as anakin
@@ -28,7 +29,6 @@ from podracer.agents import (
     pqn,
 )
 from podracer.parallel import SHARED
-from podracer.parallel.gpu import ORDER, compiler_options
 from podracer.plan import compiled, gpu, tpu
 from podracer.rules.lpg import Sizes
 from sebulba import host_environments

@@ -1,4 +1,4 @@
-"""Conv is flax's Conv, and compiles as it should on every platform."""
+"""Convolutions are flax's, and compile as they should on every platform."""
 
 import re
 
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from podracer.networks.convolution import Conv, max_pool
+from podracer import kernels
 
 pytestmark = pytest.mark.core
 
@@ -31,8 +31,12 @@ def make(case):
     shape, features, size, stride, padding = CASES[case]
     size, stride = (v if isinstance(v, tuple) else (v, v) for v in (size, stride))
     x = jax.random.normal(jax.random.key(0), shape)
-    ours = Conv(features, size, stride, padding)
-    return x, ours, nn.Conv(features, size, stride, padding)
+    flax = nn.Conv(features, size, stride, padding)
+    return x, flax.copy(conv_general_dilated=kernels.conv_general_dilated), flax
+
+
+def max_pool(x):
+    return kernels.max_pool(x, (3, 3), (2, 2), PAD1)
 
 
 def flax_max_pool(x):

@@ -8,7 +8,7 @@ from jax.extend.random import threefry_2x32
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from podracer.parallel import threefry
+from podracer.kernels import threefry
 
 pytestmark = pytest.mark.core
 MOST = 2**32 - 1
