@@ -8,7 +8,13 @@ from podracer.networks.building import (
     with_torso,
 )
 from podracer.networks.modules import Branch, Config
-from podracer.networks.network import Network, Predictions, last_predictions
+from podracer.networks.network import (
+    Network,
+    Predictions,
+    last_predictions,
+    memory_after,
+    of_modules,
+)
 
 __all__ = [
     "Branch",
@@ -18,6 +24,8 @@ __all__ = [
     "actor_critic",
     "build",
     "last_predictions",
+    "memory_after",
+    "of_modules",
     "sequences_at_once",
     "with_heads",
     "with_torso",
