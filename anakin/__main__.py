@@ -65,7 +65,9 @@ def train(argv: Sequence[str]) -> None:
             make_agent,
             environment,
             seeds=[x.seed for x in runs],
-            numbers={name: [x.numbers[name] for x in runs] for name in runs[0].numbers},
+            hyperparameters={
+                name: [x.numbers[name] for x in runs] for name in runs[0].numbers
+            },
             **options,
         )
         members.keep(start, population.member, runs, config, **about)

@@ -37,8 +37,8 @@ def describe(
     else:
         training.check(environment, batch_size, config.unroll_length, 1, used)
     agent = make_agent({})
-    kept = memory.replayed(agent, environment.observation_spec(), config)
-    for line in kept.planned(slice.memory, used, count or 1):
+    replay = memory.replayed(agent, environment.observation_spec(), config)
+    for line in replay.planned(slice.memory, used, count or 1):
         print(line)
     if used < cores:
         # libtpu 0.0.42 accepts few parts of a slice, and crashes on others.
@@ -52,7 +52,7 @@ def describe(
                 environment,
                 slice.cores,
                 runs=count // used * cores,
-                numbers=(*runs[0].numbers,),
+                hyperparameters=(*runs[0].numbers,),
                 batch_size=batch_size,
                 **options,
             )
@@ -90,7 +90,7 @@ def programs(
     mesh = parallel.mesh_of(cores)
     training.check(environment, batch_size, unroll_length, 1, mesh.size)
     made = training.make_programs(agent, environment, mesh, unroll_length, reset_pool)
-    return _compiled(made, jax.eval_shape(jax.random.key, 0), (), batch_size)
+    return _compiled(made, batch_size, jax.eval_shape(jax.random.key, 0))
 
 
 def programs_together(
@@ -99,7 +99,7 @@ def programs_together(
     cores: list[jax.Device],
     *,
     runs: int,
-    numbers: tuple[str, ...],
+    hyperparameters: tuple[str, ...],
     batch_size: int,
     unroll_length: int,
     reset_pool: int | None = None,
@@ -112,8 +112,8 @@ def programs_together(
         make_agent, environment, mesh, unroll_length, reset_pool
     )
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), runs))
-    values = {name: jax.ShapeDtypeStruct((runs,), jnp.float32) for name in numbers}
-    return _compiled(made, keys, (values,), batch_size)
+    each = jax.ShapeDtypeStruct((runs,), jnp.float32)
+    return _compiled(made, batch_size, keys, dict.fromkeys(hyperparameters, each))
 
 
 def meta_programs(
@@ -127,14 +127,15 @@ def meta_programs(
     mesh = parallel.mesh_of(cores)
     population.check_shares(config.lifetimes, mesh.size, "lifetimes")
     made = meta_gradient.make_programs(meta, config, mesh)
-    return _compiled(made, jax.eval_shape(jax.random.key, 0), (), config.lifetimes)
+    return _compiled(made, config.lifetimes, jax.eval_shape(jax.random.key, 0))
 
 
 def _compiled(
-    made: training.Programs, key: Any, values: tuple, batch_size: int
+    made: training.Programs, batch_size: int, *arguments: Any
 ) -> list[compiled.Program]:
+    """The programs, `start` for these arguments and the index of a batch."""
     index = jax.ShapeDtypeStruct((batch_size,), jnp.int32)
-    start = compiled.compile("start", made.start, key, *values, index)
+    start = compiled.compile("start", made.start, *arguments, index)
     updates, report = (jax.ShapeDtypeStruct((), x) for x in (jnp.uint32, jnp.bool_))
-    call = compiled.compile("call", made.call, start.results, *values, updates, report)
+    call = compiled.compile("call", made.call, start.results, updates, report)
     return [start, call]

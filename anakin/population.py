@@ -5,6 +5,7 @@ Up to rounding, each run is what it would be alone on one core; nothing is avera
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +21,16 @@ from podracer import kernels, parallel
 from podracer.agent import Agent
 from podracer.errors import UserError, check_at_least_one, check_seed
 from podracer.metrics import tally
-from podracer.parallel import cpu
+from podracer.parallel import SHARED, cpu
 
-SHARED = parallel.SHARED
+Row = dict[str, float] | FloatingPointError
+
+
+class Population(NamedTuple):
+    """The state of S runs. Its program compiles nothing anew for other hyperparameters."""
+
+    state: State  # [S, ...]
+    hyperparameters: dict[str, jax.Array]  # float32 [S], those in which the runs differ
 
 
 def train(
@@ -30,7 +38,7 @@ def train(
     environment: Environment,
     *,
     seeds: Sequence[int],
-    numbers: Mapping[str, Sequence[float]] | None = None,
+    hyperparameters: Mapping[str, Sequence[float]] | None = None,
     batch_size: int,
     unroll_length: int,
     total_steps: int,
@@ -38,19 +46,19 @@ def train(
     cores: int | None = None,
     reset_pool: int | None = None,
     stopped: Callable[[], bool] = lambda: False,
-) -> Iterator[tuple[State, list[dict[str, float] | FloatingPointError] | None]]:
-    """Trains S runs at once; yields (state, rows) at each report.
+) -> Iterator[tuple[Population, list[Row | None] | None]]:
+    """Trains S runs at once; yields (population, rows) at each report.
 
-    The state's leaves are [S, ...], and `member(state, i)` is the state of run i; rows are
-    a row of metrics for each run, or None between two reports. Once a metric of a run is not
-    finite, a FloatingPointError takes the place of its rows, and the other runs go on. Where
-    these end between two reports, rows are the errors, and None for the others.
+    `member(population, i)` is the state of run i; rows are a row of metrics for each run, or
+    None between two reports. Once a metric of a run is not finite, a FloatingPointError takes
+    the place of its rows, and the other runs go on. Where these end between two reports, rows
+    are the errors, and None for the others.
 
     Args:
       make_agent: (a run's hyperparameters, which are traced) -> its agent.
       environment: a single episode, as for `anakin.train`.
       seeds: [S], each run's random seed; S is a multiple of the number of cores.
-      numbers: [S] floats by name: the hyperparameters that differ between runs.
+      hyperparameters: [S] floats by name: those in which the runs differ.
       batch_size, unroll_length, total_steps: of each run.
       updates_per_report, reset_pool, stopped: as for `anakin.train`.
       cores: number of cores; default: all.
@@ -61,68 +69,73 @@ def train(
     """
     kernels.install()
     mesh = parallel.make_mesh(cores)
-    for seed in seeds:
-        check_seed(seed)
-    for name, x in (numbers or {}).items():
-        if np.shape(x) != (len(seeds),):
-            raise UserError(
-                f"numbers[{name!r}] is {x}; it must have one number for each of the "
-                f"{len(seeds)} seeds"
-            )
+    values = _checked(seeds, hyperparameters or {})
     check_shares(len(seeds), mesh.size)
     cpu.check_threads(mesh.local_devices)
     check(environment, batch_size, unroll_length, total_steps, 1, reset_pool)
     check_played(environment)
-    values = {name: jnp.asarray(x, jnp.float32) for name, x in (numbers or {}).items()}
     programs = make_programs(make_agent, environment, mesh, unroll_length, reset_pool)
     keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
     try:
         with in_one_line():
-            state = programs.start(keys, values, jnp.arange(batch_size))
-        lowered = programs.call.lower(state, values, jnp.uint32(1), jnp.bool_(True))
+            population = programs.start(keys, values, jnp.arange(batch_size))
+        lowered = programs.call.lower(population, jnp.uint32(1), jnp.bool_(True))
     except jax.errors.ConcretizationTypeError as error:
         raise UserError(
             f"{', '.join(values)}: one of these decides what is compiled and cannot "
             "differ between runs of one program: train its values in separate runs"
         ) from error
-
-    def compile() -> Callable:
-        compiled = lowered.compile()
-        return lambda state, *rest: compiled(state, values, *rest)
-
+    reports = make_reports(batch_size * unroll_length, total_steps, updates_per_report)
     failed: dict[int, FloatingPointError] = {}
-
-    def read(metrics, failures) -> list[dict[str, float]]:
-        metrics, failures = jax.device_get((metrics, failures))
-        for i in range(len(seeds)):
-            if i in failed:
-                continue
-            try:
-                tally.stop_if_not_finite({name: x[i] for name, x in failures.items()})
-            except FloatingPointError as error:
-                failed[i] = error
-        return [
-            {name: float(x[i]) for name, x in metrics.items()}
-            for i in range(len(seeds))
-        ]
 
     def ends() -> bool:
         return len(failed) == len(seeds) or stopped()
 
-    reports = make_reports(batch_size * unroll_length, total_steps, updates_per_report)
-    runs = iterate(compile, state, 0, reports, ends, read)
+    read = partial(_rows, failed)
+    runs = iterate(lowered.compile, population, 0, reports, ends, read)
     return _with_failures(runs, failed, seeds)
+
+
+def _checked(
+    seeds: Sequence[int], hyperparameters: Mapping[str, Sequence[float]]
+) -> dict[str, jax.Array]:
+    """The hyperparameters as arrays [S]. Raises UserError for a seed or another shape."""
+    for seed in seeds:
+        check_seed(seed)
+    for name, x in hyperparameters.items():
+        if np.shape(x) != (len(seeds),):
+            raise UserError(
+                f"hyperparameters[{name!r}] is {x}; it must have one number for each of "
+                f"the {len(seeds)} seeds"
+            )
+    return {name: jnp.asarray(x, jnp.float32) for name, x in hyperparameters.items()}
+
+
+def _rows(
+    failed: dict[int, FloatingPointError], metrics: Any, failures: Any
+) -> list[dict[str, float]]:
+    """The metrics of each run. Adds to `failed` the runs in which one is not finite."""
+    metrics, failures = jax.device_get((metrics, failures))
+    numbers = range(len(next(iter(metrics.values()))))
+    for i in numbers:
+        if i in failed:
+            continue
+        try:
+            tally.stop_if_not_finite({name: x[i] for name, x in failures.items()})
+        except FloatingPointError as error:
+            failed[i] = error
+    return [{name: float(x[i]) for name, x in metrics.items()} for i in numbers]
 
 
 def _with_failures(
     runs: Iterator, failed: Mapping[int, FloatingPointError], seeds: Sequence[int]
 ) -> Iterator:
     """The same reports, with the errors of runs in place of their rows; then raises them."""
-    for state, rows in runs:
+    for population, rows in runs:
         if failed:  # reported, too, where the others end between two reports
             rows = rows or [None] * len(seeds)
             rows = [failed.get(i, row) for i, row in enumerate(rows)]
-        yield state, rows
+        yield population, rows
     if failed:
         raise FloatingPointError(
             "; ".join(f"run {i} (seed {seeds[i]}), {failed[i]}" for i in sorted(failed))
@@ -142,37 +155,41 @@ def check_shares(runs: int, cores: int, name: str = "seeds") -> None:
 def make_programs(
     make_agent: Callable, environment, mesh, unroll_length: int, reset_pool: int | None
 ) -> Programs:
-    """The programs of S runs side by side: (keys [S], values, index [B]) -> State, and
-    (state, values, updates, report) -> ...; `values` are the hyperparameters, each [S]."""
+    """The programs of S runs: (keys [S], hyperparameters, index [B]) -> Population, and
+    (population, updates, report) -> ..., see `make_call`."""
     environment = batched(environment, reset_pool)
 
     @partial(jax.jit, inline=True)  # traced once for both programs
-    def unit(values, state):
-        agent = make_agent(values)
+    def unit(hyperparameters, state):
+        agent = make_agent(hyperparameters)
         return make_step(agent, environment, unroll_length)(state)
 
-    def start(key, values, index):
-        state = initial_state(key, index, make_agent(values), environment)
-        return with_tally(state, partial(unit, values))
+    def start(key, hyperparameters, index):
+        state = initial_state(key, index, make_agent(hyperparameters), environment)
+        state = with_tally(state, partial(unit, hyperparameters))
+        return Population(state, hyperparameters)
 
-    def call(state, values, updates, report):
-        return make_call(partial(unit, values))(state, updates, report)
+    def call(population, updates, report):
+        state, hyperparameters = population
+        results = make_call(partial(unit, hyperparameters))(state, updates, report)
+        return Population(results[0], hyperparameters), *results[1:]
 
+    layout = Population(LAYOUT, SHARED)
     return Programs(
         parallel.over_members(
-            start, mesh, (SHARED, SHARED, parallel.BATCH), LAYOUT, (True, True, False)
+            start, mesh, (SHARED, SHARED, parallel.BATCH), layout, (True, True, False)
         ),
         parallel.over_members(
             call,
             mesh,
-            (LAYOUT, SHARED, SHARED, SHARED),
-            (LAYOUT, SHARED, SHARED),
-            (True, True, False, False),
+            (layout, SHARED, SHARED),
+            (layout, SHARED, SHARED),
+            (True, False, False),
             donate=(0,),
         ),
     )
 
 
-def member(state: State, number: int) -> State:
+def member(population: Population, number: int) -> State:
     """The state of one run, as `anakin.train` on one core has it."""
-    return jax.tree.map(lambda x: x[number], state)
+    return jax.tree.map(lambda x: x[number], population.state)

@@ -7,7 +7,13 @@ from podracer.networks.building import (
     with_torso,
 )
 from podracer.networks.modules import Branch, Config
-from podracer.networks.network import Network, Predictions, last_predictions
+from podracer.networks.network import (
+    Network,
+    Predictions,
+    last_predictions,
+    memory_after,
+    of_modules,
+)
 
 __all__ = [
     "Branch",
@@ -17,6 +23,8 @@ __all__ = [
     "actor_critic",
     "build",
     "last_predictions",
+    "memory_after",
+    "of_modules",
     "with_heads",
     "with_torso",
 ]

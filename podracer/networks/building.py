@@ -16,7 +16,7 @@ from podracer.agent import Key, PyTree
 from podracer.errors import UserError
 from podracer.networks import heads, torsos
 from podracer.networks.modules import ActorCritic, Config, WithHeads, make_cells
-from podracer.networks.network import Network
+from podracer.networks.network import Network, of_modules
 
 DEFAULT = Config()
 
@@ -32,7 +32,9 @@ def actor_critic(
     """
     config = with_torso(observation_spec, config)
     module = ActorCritic(config, *heads.kind_of(action_spec))
-    return build(observation_spec, config, module, 2 if config.separate_value else 1)
+    branches = 2 if config.separate_value else 1
+    network = build(observation_spec, config, module, branches)
+    return network._replace(is_value=of_modules("value", "value_head"))
 
 
 def with_heads(

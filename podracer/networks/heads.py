@@ -1,7 +1,7 @@
 """Heads: from features [..., F] to a policy, for any kind of action.
 
 A Gaussian's standard deviation is a parameter of its own, or depends on the features as its
-mean does; `exp` or `softplus` keeps it positive.
+mean does; `exp` or `softplus` keeps it positive, `bounded` within bounds.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from dm_env import specs
 
-from podracer.errors import UserError, check_range
+from podracer.errors import UserError, check_range, check_ranges
 from podracer.networks.policies import (
     Categorical,
     Gaussian,
@@ -25,11 +25,7 @@ from podracer.networks.policies import (
 )
 from podracer.networks.torsos import dense
 
-POSITIVE: dict[str, tuple[Callable, Callable]] = {  # functions and their inverses
-    "exp": (jnp.exp, math.log),
-    # Not log(expm1(x)), which overflows from 710 on.
-    "softplus": (jax.nn.softplus, lambda x: x + math.log(-math.expm1(-x))),
-}
+BOUNDS = "min_deviation", "max_deviation"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,16 +39,32 @@ class Config:
     """output of the mean; tanh bounds it to (-1, 1), but not the actions around it"""
     deviation: Literal["independent", "dependent"] = "independent"
     """standard deviation: a parameter independent of the state, or a network output"""
-    positive: Literal["exp", "softplus"] = "exp"
-    """function that makes the standard deviation positive"""
+    positive: Literal["exp", "softplus", "bounded"] = "exp"
+    """function that makes the standard deviation positive; bounded keeps it between
+    min_deviation and max_deviation (its logarithm is a scaled sigmoid)"""
     initial_deviation: float = 1.0
     """initial standard deviation"""
+    min_deviation: float = 0.007
+    """lower bound of the standard deviation; for positive bounded"""
+    max_deviation: float = 7.4
+    """upper bound of the standard deviation; for positive bounded"""
     squash: bool = False
     """apply tanh to the Gaussian's samples: actions are within (-1, 1), never clipped"""
 
     def __post_init__(self):
         check_range("init_scale", self.init_scale, 1e-9)
         check_range("initial_deviation", self.initial_deviation, 1e-6)
+        check_ranges(self, 1e-6, math.inf, *BOUNDS)
+        if self.positive == "bounded":
+            if not self.min_deviation < self.initial_deviation < self.max_deviation:
+                raise UserError(
+                    f"initial_deviation is {self.initial_deviation}; with positive bounded "
+                    f"it must be between min_deviation ({self.min_deviation}) and "
+                    f"max_deviation ({self.max_deviation})"
+                )
+        else:
+            others = {x.name for x in dataclasses.fields(self)} - {*BOUNDS}
+            check_unused(self, f"positive {self.positive}", *others)
         if self.squash and self.mean == "tanh":
             raise UserError(
                 "mean is tanh and squash is on: squashed twice, an action could not "
@@ -95,7 +107,7 @@ class PolicyHead(nn.Module):
         return policy(mean, self.deviation(features, init))
 
     def deviation(self, features: jax.Array, init: Callable) -> jax.Array:
-        function, inverse = POSITIVE[self.config.positive]
+        function, inverse = positive_function(self.config)
         start = nn.initializers.constant(inverse(self.config.initial_deviation))
         if self.config.deviation == "dependent":
             layer = dense(
@@ -104,6 +116,24 @@ class PolicyHead(nn.Module):
             return function(layer(features))
         value = function(self.param("deviation", start, self.sizes))
         return jnp.broadcast_to(value, (*features.shape[:-1], *self.sizes))
+
+
+def positive_function(config: Config) -> tuple[Callable, Callable]:
+    """What makes a number the standard deviation, and its inverse."""
+    if config.positive == "exp":
+        return jnp.exp, math.log
+    if config.positive == "softplus":
+        # Not log(expm1(x)), which overflows from 710 on.
+        return jax.nn.softplus, lambda x: x + math.log(-math.expm1(-x))
+    low, high = math.log(config.min_deviation), math.log(config.max_deviation)
+
+    def bounded(x: jax.Array) -> jax.Array:
+        return jnp.exp(low + (high - low) * jax.nn.sigmoid(x))
+
+    def inverse(deviation: float) -> float:
+        return math.log((math.log(deviation) - low) / (high - math.log(deviation)))
+
+    return bounded, inverse
 
 
 def kind_of(action_spec: Any) -> tuple[str, tuple[int, ...]]:

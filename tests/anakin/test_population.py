@@ -8,6 +8,7 @@ import sys
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -15,7 +16,7 @@ import anakin
 import anakin.__main__ as command
 import envs_jax
 from anakin import population
-from podracer import metrics, networks
+from podracer import metrics, networks, parallel
 from podracer.agents import from_flags, impala, ppo
 from podracer.errors import UserError
 from podracer.parallel import cpu
@@ -63,7 +64,7 @@ def test_each_is_the_run_that_it_would_be_alone(module, name):
             make_agent,
             environment,
             seeds=[5, 5, 6, 6],
-            numbers={name: values},
+            hyperparameters={name: values},
             cores=2,
             **SIZES,
         )
@@ -71,8 +72,9 @@ def test_each_is_the_run_that_it_would_be_alone(module, name):
     agent = make_agent({name: values[3]})
     alone, row = last(anakin.train(agent, environment, seed=6, cores=1, **SIZES))
     mine = population.member(state, 3)
+    np.testing.assert_array_equal(state.hyperparameters[name], np.float32(values))
     assert jax.tree.structure(mine) == jax.tree.structure(alone)
-    assert jax.tree.map(jax.numpy.shape, mine) == jax.tree.map(jax.numpy.shape, alone)
+    assert jax.tree.map(jnp.shape, mine) == jax.tree.map(jnp.shape, alone)
 
     def same(a, b):
         if not jax.dtypes.issubdtype(a.dtype, jax.dtypes.prng_key):
@@ -97,7 +99,7 @@ def test_who_is_no_longer_finite_is_named(values):
 
         def learner_step(key, state, trajectory):
             state, told = agent.learner_step(key, state, trajectory)
-            broken = jax.numpy.where(numbers["x"] > 0, jax.numpy.nan, 0.0)
+            broken = jnp.where(numbers["x"] > 0, jnp.nan, 0.0)
             return state, told | {"loss/total": told["loss/total"] + broken}
 
         return agent._replace(learner_step=learner_step)
@@ -107,7 +109,7 @@ def test_who_is_no_longer_finite_is_named(values):
             make_agent,
             Counter(),
             seeds=[7, 8],
-            numbers={"x": values},
+            hyperparameters={"x": values},
             **SIZES,
             cores=2,
         ):
@@ -139,10 +141,49 @@ def test_the_unit_of_all_is_traced_once():
     agent, calls = counting(maker()({}))
     values = {"learning_rate": [0.1, 0.2]}
     runs = population.train(
-        lambda numbers: agent, Counter(), seeds=[0, 1], numbers=values, cores=2, **SIZES
+        lambda numbers: agent,
+        Counter(),
+        seeds=[0, 1],
+        hyperparameters=values,
+        cores=2,
+        **SIZES,
     )
     next(runs)
     assert calls == {"actor_step": 1, "learner_step": 1}
+
+
+def test_other_hyperparameters_need_no_other_program():
+    """With them a run trains as a fresh one does, bit for bit."""
+    environment, updates = envs_jax.make("catch"), 5
+    sizes = SIZES | {"total_steps": 16 * updates, "updates_per_report": updates}
+    make_agent = maker(impala, environment)
+    mesh = parallel.make_mesh(2)
+    programs = population.make_programs(make_agent, environment, mesh, 4, None)
+    keys = jax.vmap(jax.random.key)(jnp.arange(4, dtype=jnp.uint32))
+    before, after = (
+        {"learning_rate": jnp.float32(rates)}
+        for rates in ([1e-3, 1e-3, 3e-3, 3e-3], [3e-3, 1e-3, 1e-2, 3e-3])
+    )
+    first = programs.start(keys, before, jnp.arange(4))
+    call = programs.call.lower(first, jnp.uint32(1), jnp.bool_(True)).compile()
+    changed = first._replace(hyperparameters=after)
+    changed, _, _ = call(changed, jnp.uint32(updates), jnp.bool_(True))
+    for values in after, before:
+        fresh, _ = last(
+            population.train(
+                make_agent,
+                environment,
+                seeds=range(4),
+                hyperparameters=values,
+                cores=2,
+                **sizes,
+            )
+        )
+        rates = zip(values["learning_rate"], after["learning_rate"], strict=True)
+        for i, (rate, expected) in enumerate(rates):
+            learners = (population.member(x, i).learner for x in (changed, fresh))
+            pairs = zip(*map(jax.tree.leaves, learners), strict=True)
+            assert all((x == y).all() for x, y in pairs) == (rate == expected)
 
 
 def test_what_cannot_differ_is_refused():
@@ -153,7 +194,7 @@ def test_what_cannot_differ_is_refused():
             maker(ppo),
             Counter(),
             seeds=[0, 1],
-            numbers={"max_kl": [1, 2]},
+            hyperparameters={"max_kl": [1, 2]},
             cores=1,
             **SIZES,
         )
@@ -167,7 +208,7 @@ def test_what_cannot_differ_is_refused():
         ({"seeds": [0, -1]}, "seed is -1; it must be from 0"),
         ({"seeds": [0, 2**32]}, "seed is 4294967296; it must be from 0"),
         (
-            {"seeds": [0, 1], "numbers": {"learning_rate": [0.1]}},
+            {"seeds": [0, 1], "hyperparameters": {"learning_rate": [0.1]}},
             "must have one number for each of the 2 seeds",
         ),
     ],
@@ -239,11 +280,14 @@ def test_a_run_that_fails_costs_no_other(tmp_path):
     class State(NamedTuple):
         updates: jax.Array
 
+    def several(updates):
+        return population.Population(State(jnp.array([updates] * 2)), {})
+
     def start(stopped):
         for i, other in (1, ROW | {"steps": 16}), (2, error), (3, error):
             row = ROW | {"updates": i, "steps": 16 * i, "seconds": 1.0}
-            yield State(jax.numpy.array([i, i])), [row, other]
-        yield State(jax.numpy.array([4, 4])), [None, error]  # between two reports
+            yield several(i), [row, other]
+        yield several(4), [None, error]  # between two reports
         raise FloatingPointError("run 1")
 
     config = command.Train(ppo.Config(), None, seeds=2, total_steps=48)

@@ -68,7 +68,7 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
     finished ones. Metrics are those of the last update, and 0 before the first. Raises
     UserError for observations in bytes.
     """
-    optimizer = make_optimizer(config)
+    optimizer = make_optimizer(config, network)
     length = config.max_episode_length
     normalizer.check_no_bytes(network.observation_spec)
 
@@ -259,17 +259,27 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
     )
 
 
-def make_optimizer(config: Config) -> optax.GradientTransformation:
-    """Adam; parameters whose name begins with "value" have their own learning rate."""
-    value_rate = config.value_learning_rate
-    value_rate = config.learning_rate if value_rate is None else value_rate
+def make_optimizer(config: Config, network: Network) -> optax.GradientTransformation:
+    """Adam; with a value_learning_rate, the value's own parameters have that.
+
+    Raises UserError where the network cannot say which parameters these are.
+    """
+    rate, value_rate = config.learning_rate, config.value_learning_rate
+    if value_rate is None:
+        return optax.chain(optax.scale_by_adam(), optax.scale(rate))
+    if network.is_value is None:
+        raise UserError(
+            f"value_learning_rate is {value_rate}, but the network does not say which "
+            "parameters are the value's: leave it out, or give the network is_value, see "
+            "networks.of_modules"
+        )
 
     def scaled(directions, params):
-        def leaf(path, x):
-            is_value = any(str(getattr(k, "key", "")).startswith("value") for k in path)
-            return (value_rate if is_value else config.learning_rate) * x
-
-        return jax.tree.map_with_path(leaf, directions)
+        return jax.tree.map(
+            lambda is_value, x: (value_rate if is_value else rate) * x,
+            network.is_value(directions),
+            directions,
+        )
 
     return optax.chain(optax.scale_by_adam(), optax.stateless(scaled))
 

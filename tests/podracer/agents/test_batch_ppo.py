@@ -179,17 +179,16 @@ NETWORK = networks.Config(hidden_sizes=(8,), separate_value=True)
 SMALL = Config(episodes_per_update=4, max_episode_length=6, epochs=3)
 
 
-def make(config=SMALL, network=NETWORK):
-    return jitted(
-        batch_ppo.make_agent(
-            config,
-            networks.actor_critic(
-                specs.Array((3,), np.float32),
-                specs.BoundedArray((2,), np.float32, -1, 1),
-                network,
-            ),
-        )
+def network_of(config=NETWORK):
+    return networks.actor_critic(
+        specs.Array((3,), np.float32),
+        specs.BoundedArray((2,), np.float32, -1, 1),
+        config,
     )
+
+
+def make(config=SMALL, network=NETWORK):
+    return jitted(batch_ppo.make_agent(config, network_of(network)))
 
 
 def full(agent, lengths=(6, 2, 4, 3), padding=0.0):
@@ -366,6 +365,18 @@ def test_policy_and_value_step_at_their_own_sizes():
         assert moved["policy_head"]["Dense_0"]["bias"] == pytest.approx(1e-4, rel=0.01)
         bias = moved["value_head"]["bias"]
         assert bias == pytest.approx(factor * 1e-4, rel=0.01)
+
+
+def test_a_network_that_cannot_say_which_parameters_are_the_values_is_refused():
+    """Only where these have their own learning rate."""
+    own_rate = dataclasses.replace(SMALL, value_learning_rate=1e-3)
+    silent = network_of()._replace(is_value=None)
+    batch_ppo.make_agent(SMALL, silent)
+    with pytest.raises(UserError, match="^value_learning_rate is 0.001, but") as error:
+        batch_ppo.make_agent(own_rate, silent)
+    assert "\n" not in str(error.value)
+    of_modules = networks.of_modules("value", "value_head")
+    batch_ppo.make_agent(own_rate, silent._replace(is_value=of_modules))
 
 
 def test_a_value_learning_rate_of_0_in_an_old_configuration_means_none():

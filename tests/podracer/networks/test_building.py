@@ -89,6 +89,40 @@ def test_replay_equals_acting(config):
     )
 
 
+@pytest.mark.parametrize("name", ["lstm", "gru, separate", "two layers, last reward"])
+def test_the_memory_after_some_timesteps_is_that_of_stepping(name):
+    network = make(VARIANTS[name])
+    params = network.init(jax.random.key(0))
+    timesteps = some_timesteps([MID, LAST, FIRST, MID])
+    start = jax.tree.map(lambda x: x + 0.5, network.initial_memory(2))
+    memory = start
+    for t in range(4):
+        memory, _ = network.step(params, memory, rows(timesteps, t))
+    result = networks.memory_after(network, params, start, timesteps)
+    chex.assert_trees_all_close(result, memory, atol=1e-6)
+    nothing = networks.memory_after(network, params, start, rows(timesteps, slice(0)))
+    chex.assert_trees_all_equal(nothing, start)
+
+
+def test_the_memory_after_some_timesteps_is_a_constant():
+    network = make(VARIANTS["lstm"])
+    timesteps = some_timesteps([MID, MID])
+
+    def total(params, memory):
+        memory = networks.memory_after(network, params, memory, timesteps)
+        return sum(jnp.sum(x) for x in jax.tree.leaves(memory))
+
+    params, memory = network.init(jax.random.key(0)), network.initial_memory(2)
+    for gradient in jax.tree.leaves(jax.grad(total, (0, 1))(params, memory)):
+        np.testing.assert_array_equal(gradient, 0.0)
+
+
+def test_without_memory_there_is_nothing_to_compute():
+    network = make(VARIANTS["mlp"])._replace(step=None)
+    memory = network.initial_memory(2)
+    assert networks.memory_after(network, None, memory, None) is memory
+
+
 def test_memory_starts_from_zero_at_first_and_only_there():
     network = make(VARIANTS["lstm"])
     params = network.init(jax.random.key(0))
@@ -174,7 +208,7 @@ def five(batch_size):
 
 @pytest.mark.parametrize("mean", ["linear", "tanh"])
 @pytest.mark.parametrize("deviation", ["independent", "dependent"])
-@pytest.mark.parametrize("positive", ["exp", "softplus"])
+@pytest.mark.parametrize("positive", ["exp", "softplus", "bounded"])
 def test_deviations_start_where_they_are_told(mean, deviation, positive):
     head = heads.Config(1e-4, mean, deviation, positive, initial_deviation=0.35)
     network = networks.actor_critic(
@@ -190,11 +224,76 @@ def test_deviations_start_where_they_are_told(mean, deviation, positive):
     assert differs.all() if deviation == "dependent" else not differs.any()
 
 
-@pytest.mark.parametrize("positive", ["exp", "softplus"])
+@pytest.mark.parametrize("positive", ["exp", "softplus", "bounded"])
 def test_any_deviation_can_be_the_first(positive):
-    function, inverse = heads.POSITIVE[positive]
-    for deviation in (1e-6, 0.35, 1.0, 1e3):
+    bounds = {"min_deviation": 2e-6, "max_deviation": 2e3}
+    config = heads.Config(positive=positive, **bounds if positive == "bounded" else {})
+    function, inverse = heads.positive_function(config)
+    for deviation in (3e-6, 0.35, 1.0, 1e3):
         np.testing.assert_allclose(function(inverse(deviation)), deviation, rtol=1e-5)
+
+
+@pytest.mark.parametrize("deviation", ["independent", "dependent"])
+def test_a_bounded_deviation_stays_within_its_bounds_and_has_a_gradient(deviation):
+    config = heads.Config(
+        deviation=deviation,
+        positive="bounded",
+        initial_deviation=0.5,
+        min_deviation=0.1,
+        max_deviation=2.0,
+    )
+    network = networks.actor_critic(
+        specs.Array((5,), np.float32),
+        specs.BoundedArray((2,), np.float32, *CHANNELS),
+        networks.Config(head=config),
+    )
+    params, memory = network.init(jax.random.key(0)), network.initial_memory(3)
+
+    def deviations(shift):
+        shifted = jax.tree.map(lambda x: x + shift, params)
+        return network.unroll(shifted, memory, five(3)).policy.deviation
+
+    for shift in (-100.0, 100.0, 0.01):
+        assert (deviations(shift) >= 0.0999).all(), shift
+        assert (deviations(shift) <= 2.0001).all(), shift
+    _, slopes = jax.jvp(deviations, (0.01,), (1.0,))
+    assert (slopes > 0).all() if deviation == "independent" else slopes.any()
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({"max_deviation": 2.0}, "max_deviation is 2.0, .* no effect on positive exp"),
+        ({"positive": "bounded", "initial_deviation": 9.0}, "initial_deviation is 9.0"),
+        ({"positive": "bounded", "min_deviation": 0.0}, "min_deviation is 0.0"),
+    ],
+)
+def test_impossible_bounds_are_one_line(fields, line):
+    with pytest.raises(UserError, match=line) as error:
+        heads.Config(**fields)
+    assert "\n" not in str(error.value)
+
+
+def test_which_parameters_are_the_values():
+    """Alone those that the policy does not depend on."""
+    for name in ("mlp", "separate", "lstm", "gru, separate"):
+        network = make(VARIANTS[name])
+        params, memory = network.init(jax.random.key(0)), network.initial_memory(2)
+        timesteps = some_timesteps([MID, MID])
+
+        def policy(params, network=network, memory=memory, timesteps=timesteps):
+            policy = network.unroll(params, memory, timesteps).policy
+            return jnp.sum(jnp.sin(policy.logits))
+
+        def value(params, network=network, memory=memory, timesteps=timesteps):
+            return jnp.sum(network.unroll(params, memory, timesteps).value)
+
+        of_policy, of_value = (
+            jax.tree.map(lambda x: bool(x.any()), jax.grad(function)(params))
+            for function in (policy, value)
+        )
+        expected = jax.tree.map(lambda p, v: v and not p, of_policy, of_value)
+        assert network.is_value(params) == expected, name
 
 
 def test_batch_ppos_parameter_counts():

@@ -94,6 +94,78 @@ def test_samples_are_of_the_policy_and_of_their_own_keys(make):
     close(together[2:3], alone)
 
 
+def float64_of(mean, deviation, noise):
+    """(action [..., D], log-probability [...]) of tanh(mean + deviation noise)."""
+    before = mean + deviation * noise
+    # log(1 - tanh(x)^2) = -2 log cosh(x), and log cosh(x) without overflow
+    log_cosh = np.logaddexp(before, -before) - np.log(2.0)
+    log_prob = -0.5 * noise**2 - 0.5 * np.log(2.0 * np.pi) - np.log(deviation)
+    return np.tanh(before), np.sum(log_prob + 2.0 * log_cosh, -1)
+
+
+@pytest.mark.parametrize("scale", [1.0, 20.0], ids=["inside", "at the bounds"])
+def test_a_reparametrized_sample_is_that_of_float64(scale):
+    """The slopes, too: here finite differences, in JAX the gradient along the path."""
+    policy = gaussian(1, TanhGaussian)
+    policy = policy._replace(mean=scale * jnp.sign(policy.mean))
+    # The noise is the same for every policy of this shape.
+    small = TanhGaussian(jnp.zeros((4, 3)), jnp.full((4, 3), 0.01))
+    noise = np.arctanh(np.float64(small.reparametrized(KEY)[0])) / 0.01
+    wide = [np.float64(x) for x in policy]
+    expected_action, expected = float64_of(*wide, noise)
+    action, log_prob = policy.reparametrized(KEY)
+    np.testing.assert_allclose(action, expected_action, atol=2e-6)
+    np.testing.assert_allclose(log_prob, expected, rtol=1e-4, atol=1e-3)
+    assert (np.abs(action) < 1.0).all()
+
+    def total(policy):
+        action, log_prob = policy.reparametrized(KEY)
+        return jnp.sum(action) + 0.1 * jnp.sum(log_prob)
+
+    def total64(mean, deviation):
+        action, log_prob = float64_of(mean, deviation, noise)
+        return np.sum(action) + 0.1 * np.sum(log_prob)
+
+    gradient = jax.grad(total)(policy)
+    for field, slope in enumerate(gradient):
+        for place in np.ndindex(4, 3):
+            up, down = ([np.array(x) for x in wide] for _ in range(2))
+            up[field][place] += 1e-5
+            down[field][place] -= 1e-5
+            expected = (total64(*up) - total64(*down)) / 2e-5
+            np.testing.assert_allclose(slope[place], expected, rtol=1e-3, atol=1e-3)
+
+
+def test_reparametrized_samples_are_of_the_policy():
+    policy = gaussian(1, TanhGaussian)
+    many = jax.tree.map(lambda x: jnp.repeat(x, 20_000, axis=0), policy)
+    action, log_prob = many.reparametrized(KEY)
+    np.testing.assert_allclose(log_prob, many.log_prob(action), atol=0.05)
+    close(jnp.mean(log_prob - many.log_prob(action)), 0.0)
+    mean = -log_prob.reshape(4, -1).mean(1)
+    np.testing.assert_allclose(mean, policy.entropy(), atol=0.03)
+    others = many.sample(jax.random.split(KEY, 80_000))
+    means = (x.reshape(4, -1, 3).mean(1) for x in (action, others))
+    np.testing.assert_allclose(*means, atol=0.02)
+
+
+@pytest.mark.parametrize("mean", [-20.0, 20.0])
+def test_at_the_bounds_all_is_finite_and_pulls_back(mean):
+    """Where tanh is flat the log-probability still says in which direction the action lies."""
+    shape = (8, 2)
+
+    def log_prob(mean):
+        policy = TanhGaussian(jnp.full(shape, mean), jnp.full(shape, 0.1))
+        action, log_prob = policy.reparametrized(KEY)
+        return jnp.mean(log_prob), action
+
+    (value, action), slope = jax.value_and_grad(log_prob, has_aux=True)(mean)
+    assert np.isfinite(value) and np.isfinite(action).all()
+    np.testing.assert_allclose(slope, 2.0 * 2.0 * np.sign(mean), rtol=1e-3)
+    policy = TanhGaussian(jnp.full(shape, mean), jnp.full(shape, 0.1))
+    assert np.isfinite(policy.log_prob(action)).all()
+
+
 @pytest.mark.parametrize("make", [categorical, several, gaussian])
 def test_kl_is_zero_of_itself_and_positive_of_others(make):
     close(make(1).kl(make(1)), 0.0)
