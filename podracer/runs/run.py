@@ -268,7 +268,7 @@ def opened(
             checkpoints = checkpoints_in(folder)
             updates = start(restore=checkpoints.restore, stopped=stopped)
             if first:
-                metrics.cut(folder / run_folder.METRICS, checkpoints.restored)
+                metrics.cut(folder / run_folder.METRICS, checkpoints.restored_updates)
                 run_folder.rewrite_config(folder, kept)
         updates = profile.around(updates, folder / run_folder.PROFILE)
         if not first:

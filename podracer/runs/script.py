@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from podracer.agent import Agent
-from podracer.checkpoints import found
+from podracer.checkpoints import finding
 from podracer.checkpoints.checkpoint import Config as Checkpoint
 from podracer.errors import UserError
 from podracer.parallel import hosts
@@ -156,7 +156,7 @@ def _keep(folder: str | Path | None, resume: bool, overwrite: bool) -> run.Keep:
     """Where the run is kept: a resumed one has a checkpoint."""
 
     def has_checkpoint() -> bool:
-        return bool(found.steps(Path(folder) / run_folder.CHECKPOINTS))
+        return bool(finding.find_checkpoints(Path(folder) / run_folder.CHECKPOINTS))
 
     if resume and hosts.lead(has_checkpoint):
         return run.Keep(resume=Path(folder))

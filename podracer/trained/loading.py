@@ -83,7 +83,7 @@ def restore(
         return agent.actor_params(LearnerState(shared, local))
 
     params = acting_params(jax.random.key(0), shared)
-    return Trained(stored, agent, params, *specs, checkpoints.restored)
+    return Trained(stored, agent, params, *specs, checkpoints.restored_updates)
 
 
 def _agent(stored: run.Stored, observation_spec: Any, action_spec: Any) -> Agent:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from podracer import command, imports, parallel
-from podracer.checkpoints import found
+from podracer.checkpoints import finding
 from podracer.errors import UserError
 from podracer.runs import run, run_folder
 from sebulba import host_environments
@@ -47,7 +47,7 @@ def updates_before(resume: Path | None) -> int:
     """The updates of the newest checkpoint of a run to resume; 0 where a run starts."""
     if resume is None:
         return 0
-    return max(found.steps(resume / run_folder.CHECKPOINTS), default=0)
+    return max(finding.find_checkpoints(resume / run_folder.CHECKPOINTS), default=0)
 
 
 def example(make: Callable[..., Any], env: str) -> Any:
