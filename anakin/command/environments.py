@@ -61,7 +61,7 @@ def make(name: str, options: Any) -> envs_jax.Environment:
         raise UserError(str(error)) from error
 
 
-def of_run(stored: run.Stored) -> envs_jax.Environment:
+def of_run(stored: run.StoredRun) -> envs_jax.Environment:
     """The environment of a run. Raises UserError where it cannot be made here."""
     options = command.filled(default_options(stored.env), stored.config["env"], "env.")
     return make(stored.env, options)

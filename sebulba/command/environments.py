@@ -72,7 +72,7 @@ def whole(options: Any) -> Any:
     return options
 
 
-def of_run(stored: run.Stored, size: int, seed: int) -> Any:
+def of_run(stored: run.StoredRun, size: int, seed: int) -> Any:
     """The environments of a run, with other seeds than in training."""
     default = host_environments.default_options(stored.env)
     options = whole(command.filled(default, stored.config["env"], "env."))
