@@ -179,20 +179,14 @@ class Evaluator:
             return row
         due = row["steps"] // every > self._steps // every
         self._steps = row["steps"]
-        if not due:
-            return row | _row(0, math.nan, math.nan, math.nan)
-        with watch.evaluating():
-            means = summary(self._play(state, self._config.episodes))
-        low, high = (
-            math.nan if x is None else x for x in (means["low"], means["high"])
-        )
-        return row | _row(means["episodes"], means["episode_return"], low, high)
-
-
-def _row(episodes: int, mean: float, low: float, high: float) -> dict[str, float]:
-    return {
-        "evaluation_episodes": episodes,
-        "evaluation_return": mean,
-        "evaluation_low": low,
-        "evaluation_high": high,
-    }
+        means: dict[str, float | None] = {"episodes": 0}
+        if due:
+            with watch.evaluating():
+                means = summary(self._play(state, self._config.episodes))
+        mean, low, high = map(means.get, ("episode_return", "low", "high"))
+        return row | {
+            "evaluation_episodes": means["episodes"],
+            "evaluation_return": math.nan if mean is None else mean,
+            "evaluation_low": math.nan if low is None else low,
+            "evaluation_high": math.nan if high is None else high,
+        }

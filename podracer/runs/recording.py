@@ -14,7 +14,7 @@ from podracer.checkpoints.checkpoint import Checkpoints
 from podracer.errors import UserError
 from podracer.files import atomic, writing
 from podracer.metrics import last, read
-from podracer.runs.drawing import drawing
+from podracer.runs.drawing import Curve
 from podracer.runs.progress import Progress
 from podracer.runs.run_folder import CURVE, METRICS, STATE, load_state
 from podracer.runs.sinks import Config, Sinks
@@ -48,7 +48,7 @@ def record_updates(
     with (
         track_state(folder, total_steps) as check_ours,
         Sinks(folder, total_steps, sinks or Config()) as rows,
-        drawing(folder, title) as draw_if_due,
+        Curve(folder, title) as curve,
         Progress(total_steps, title, quiet, before) as progress,
         checkpoints or contextlib.nullcontext(),
         contextlib.closing(updates),  # a failing loop leaves no thread behind
@@ -60,7 +60,7 @@ def record_updates(
                 metrics = evaluate(state, metrics)
                 rows.write(metrics)
                 progress.update(metrics)
-                draw_if_due()
+                curve.draw_if_due()
             yield state, metrics
     if state is None:
         say(f"{title}: nothing was left to do")

@@ -61,7 +61,7 @@ def example(make: Callable[..., Any], env: str) -> Any:
         raise
     except Exception as error:
         raise UserError(
-            f"--env {env}: cannot be made: {imports.described(error)}"
+            f"--env {env}: cannot be made: {imports.describe(error)}"
         ) from error
 
 
