@@ -77,8 +77,8 @@ def train(argv: Sequence[str]) -> None:
         with contextlib.closing(make(thread, size, options)) as environment:
             return sebulba.evaluate(agent, params, environment, episodes=episodes)
 
-    specs = run.seen(*specs, frame_stack(config))
-    folder = run.keep(start, config, play, **configured.names, specs=specs)
+    specs = run.encode_specs(*specs, frame_stack(config))
+    folder = run.train(start, config, play, **configured.names, specs=specs)
     rows = [*metrics.read(folder / run_folder.METRICS)]
     if rows and not config.keep.quiet and hosts.this() == 0:
         ahead = most_ahead(config.max_lag, config.late, config.updates_per_trajectory)
@@ -130,7 +130,7 @@ def evaluate(argv: Sequence[str]) -> None:
                 batch,
                 episodes=config.episodes,
                 progress=lambda: shown.advance(bar),
-                **playing.how(config),
+                **playing.play_options(config),
             )
 
     playing.evaluate(argv, "sebulba", Evaluate(), play, host_environments.brings_code)
@@ -147,7 +147,7 @@ def render(argv: Sequence[str]) -> None:
                 agent.params,
                 environment,
                 episodes=config.episodes,
-                **playing.how(config),
+                **playing.play_options(config),
             )
 
     playing.render(argv, "sebulba", film, host_environments.brings_code)

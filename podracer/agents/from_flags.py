@@ -105,7 +105,7 @@ def _default_config(module: ModuleType, name: str) -> Any:
         config = module.Config()
     except Exception as error:
         raise UserError(
-            f"--agent: {name}.Config() fails: {imports.described(error)}"
+            f"--agent: {name}.Config() fails: {imports.describe(error)}"
         ) from error
     if not dataclasses.is_dataclass(config):
         raise UserError(f"--agent: {name}.Config is no dataclass")
@@ -129,7 +129,7 @@ def network_maker(path: str | None, agent: ModuleType) -> tuple[MakeNetwork, Any
     if path is None:
         path, function = f"{agent.__name__}.make_network", own or networks.actor_critic
     else:
-        function = imports.found(path, "--network")
+        function = imports.resolve(path, "--network")
     try:
         parameters = [*inspect.signature(function).parameters.values()]
         inspect.signature(function).bind(None, None)

@@ -14,13 +14,13 @@ from podracer.errors import UserError
 from podracer.parallel import hosts
 
 
-def whole(item: Path, state: Any, layout: Any) -> Any:
+def read_state(item: Path, state: Any, layout: Any) -> Any:
     """The arrays in the folder `item`, placed as those of `state`, a NamedTuple.
 
     See `Checkpoints.restore` for what is taken from `state` instead. Raises UserError
     for a checkpoint of another agent, network or environment.
     """
-    saved = _metadata(item)
+    saved = _read_metadata(item)
     words, fresh = layout._asdict(), state._asdict()
     own = {
         name: x
@@ -28,7 +28,7 @@ def whole(item: Path, state: Any, layout: Any) -> Any:
         if words[name] == parallel.OPTIONAL
         and (name not in saved or saved_tree.names(saved[name]) != saved_tree.names(x))
     }
-    asked = {name: x for name, x in fresh.items() if name not in own}
+    wanted = {name: x for name, x in fresh.items() if name not in own}
 
     def target(path: tuple, word: str, part: Any) -> Any:
         return jax.tree_util.tree_map_with_path(
@@ -36,12 +36,12 @@ def whole(item: Path, state: Any, layout: Any) -> Any:
         )
 
     targets = jax.tree_util.tree_map_with_path(
-        target, {name: words[name] for name in asked}, asked
+        target, {name: words[name] for name in wanted}, wanted
     )
     unused = {name: saved[name] for name in own if name in saved}
     targets |= jax.tree.map(lambda x: np.empty(x.shape, x.dtype), unused)
     try:
-        read = _restored(item, targets)
+        read = _read(item, targets)
     except ValueError as error:  # it holds more than it is asked for
         raise UserError(
             f"{item.parent}: of another agent, network or environment "
@@ -64,12 +64,12 @@ def _say_what_starts_empty(item: Path, read: Any, state: Any) -> None:
         )
 
 
-def shared_half(item: Path, shared: Any) -> Any:
+def read_shared(item: Path, shared: Any) -> Any:
     """The learner's SHARED half in the folder `item`, on one core."""
     from orbax import checkpoint as orbax
 
     place = tuple(map(jax.tree_util.GetAttrKey, ("learner", "shared")))
-    saved = _metadata(item)
+    saved = _read_metadata(item)
     targets = jax.tree_util.tree_map_with_path(
         lambda path, x: saved_tree.target(saved, place + path, x, parallel.SHARED),
         shared,
@@ -89,7 +89,7 @@ def shared_half(item: Path, shared: Any) -> Any:
     )
 
 
-def _metadata(item: Path) -> Any:
+def _read_metadata(item: Path) -> Any:
     """The saved tree, with the shape of each array."""
     from orbax import checkpoint as orbax
 
@@ -97,7 +97,7 @@ def _metadata(item: Path) -> Any:
         return reader.metadata(item.absolute()).item_metadata
 
 
-def _restored(item: Path, targets: Any) -> Any:
+def _read(item: Path, targets: Any) -> Any:
     from orbax import checkpoint as orbax
 
     with quiet(), orbax.Checkpointer(orbax.StandardCheckpointHandler()) as reader:

@@ -1,7 +1,7 @@
 """The command line of frozen dataclasses: a configuration, or one line on what is wrong.
 
 flags.py: flags to a dataclass; values.py: a dataclass to JSON and back; ends.py: exit codes
-and signals; programs.py: what was compiled is kept.
+and signals; programs.py: the cache of compiled programs.
 """
 
 from podracer.command.ends import dispatch, exits, stopping

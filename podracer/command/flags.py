@@ -54,7 +54,7 @@ def read(
     for flag in switches:
         parser.add_argument(f"--{flag}", dest=flag, action="store_true")
     try:
-        found = vars(parser.parse_known_args(argv)[0])
+        values = vars(parser.parse_known_args(argv)[0])
     except argparse.ArgumentError as error:
         flag = (error.argument_name or "").lstrip("-")
         if flag in flags:
@@ -62,7 +62,7 @@ def read(
             raise UserError(f"--{flag}: a name is missing{known}") from None
         raise UserError(f"--{flag}: takes no value (see --help)") from None
     # argparse drops the value of --flag=--
-    return {flag: "--" if value == [] else value for flag, value in found.items()}
+    return {flag: "--" if value == [] else value for flag, value in values.items()}
 
 
 def choice(flag: str, name: str, known: Iterable[str], help: str = "") -> Choice:

@@ -62,7 +62,7 @@ def following(program: Sequence[str]) -> tuple[Sequence[str], str]:
     if _holds_anothers(run):
         return run.first, f"{run.folder} holds the run of another command"
     for path in run.folder.glob(f"{run_folder.CHECKPOINTS}/*"):
-        if path.name.isdigit() and not checksums.problem(path):
+        if path.name.isdigit() and not checksums.find_problem(path):
             return run.resume, f"{run.folder} holds a checkpoint"
     return run.anew, f"{run.folder} holds no whole checkpoint yet"
 

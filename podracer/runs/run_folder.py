@@ -99,8 +99,8 @@ def rewrite_config(folder: str | Path, config: Any) -> None:
 def versions() -> dict[str, str]:
     """The versions of Python and of the packages that results depend on."""
     packages = {"podracer": imports.DISTRIBUTION, "jax": "jax", "jaxlib": "jaxlib"}
-    found = {name: _version(package) for name, package in packages.items()}
-    return {"python": platform.python_version()} | found
+    python = {"python": platform.python_version()}
+    return python | {name: _version(package) for name, package in packages.items()}
 
 
 def load_config(folder: str | Path, *needed: str) -> dict[str, Any]:
@@ -200,7 +200,7 @@ def is_held(folder: str | Path) -> bool:
 
 
 def load_state(folder: Path) -> dict[str, Any]:
-    """What `recording.keep_state` wrote, but "stopped" if the process died; empty if damaged."""
+    """What `recording.track_state` wrote, but "stopped" if the process died; empty if damaged."""
     try:
         state = json.loads((folder / STATE).read_text())
         started = state.get("started", 0)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -71,9 +72,9 @@ def write(film: Film, path: Path, fps: float | None = None) -> str:
     Raises:
       UserError: the file cannot be written, or ffmpeg is missing.
     """
-    asked = min(film.fps, FASTEST) if fps is None else fps
-    fps = _gif_fps(asked) if path.suffix == ".gif" else asked
-    nearest = "" if fps == asked else f", the nearest to {asked:g} that a .gif has"
+    wanted = min(film.fps, FASTEST) if fps is None else fps
+    fps = _gif_fps(wanted) if path.suffix == ".gif" else wanted
+    nearest = "" if fps == wanted else f", the nearest to {wanted:g} that a .gif has"
     first = next(shots(film))
     with files.writing(path), files.atomic(path) as temporary:
         WRITERS[path.suffix](shots(film), temporary, fps)
@@ -182,25 +183,23 @@ def _mp4(shots: Iterable[Shot], path: Path, fps: float) -> None:
         raise UserError(
             f"{error}: write a .gif, or {imports.install('video')}"
         ) from error
-    options = ["-f", "mp4"]  # the temporary file's name does not say
-    video = None
-    for shot in shots:
-        if video is None:
-            height, width, _ = shot.picture.shape
-            video = imageio_ffmpeg.write_frames(
-                path,
-                (width, height),
-                fps=fps,
-                output_params=options,
-                macro_block_size=2,
-            )
-            with warnings.catch_warnings():  # the forked process becomes ffmpeg at once
-                warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
-                video.send(None)
+    shots = iter(shots)
+    first = next(shots)
+    height, width, _ = first.picture.shape
+    video = imageio_ffmpeg.write_frames(
+        path,
+        (width, height),
+        fps=fps,
+        output_params=["-f", "mp4"],  # the temporary file's name does not say
+        macro_block_size=2,
+    )
+    with warnings.catch_warnings():  # the forked process becomes ffmpeg at once
+        warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
+        video.send(None)
+    for shot in itertools.chain([first], shots):
         for _ in range(max(1, round(HOLD_SECONDS * fps)) if shot.held else 1):
             video.send(np.ascontiguousarray(shot.picture))
-    if video is not None:
-        video.close()
+    video.close()
 
 
 WRITERS = {".gif": _gif, ".mp4": _mp4}

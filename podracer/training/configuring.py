@@ -139,7 +139,7 @@ def configure(
     return configured
 
 
-def _before(given: Mapping[str, Any], program: str) -> run.Stored | None:
+def _before(given: Mapping[str, Any], program: str) -> run.StoredRun | None:
     """The run of `--resume`, or what `--config` has of one. Raises UserError."""
     for flag in ("resume", "config"):
         if given[flag] == "":
@@ -147,7 +147,7 @@ def _before(given: Mapping[str, Any], program: str) -> run.Stored | None:
     if given["resume"] is not None:
         if given["config"] is not None:
             raise UserError("--resume and --config: leave one of them out")
-        before = run.stored(given["resume"])
+        before = run.read_run(given["resume"])
         _refuse_meta_train(before)
         run.check_program(before, program)
         run.check_same_names(before, given)
@@ -163,7 +163,7 @@ def _before(given: Mapping[str, Any], program: str) -> run.Stored | None:
     return None
 
 
-def _refuse_meta_train(before: run.Stored) -> None:
+def _refuse_meta_train(before: run.StoredRun) -> None:
     """Raises UserError for a run that learned an update rule."""
     if before.is_of_meta_train:
         raise UserError(
@@ -172,7 +172,7 @@ def _refuse_meta_train(before: run.Stored) -> None:
         )
 
 
-def _default(new: Any, before: run.Stored | None, given: Mapping[str, Any]) -> Any:
+def _default(new: Any, before: run.StoredRun | None, given: Mapping[str, Any]) -> Any:
     """What flags start from: the configuration `new`, or that of an earlier run."""
     if before is None:
         return new
@@ -184,7 +184,7 @@ def _default(new: Any, before: run.Stored | None, given: Mapping[str, Any]) -> A
     return resumed(config, before if given["resume"] else None)
 
 
-def resumed(config: Any, before: run.Stored | None) -> Any:
+def resumed(config: Any, before: run.StoredRun | None) -> Any:
     """A run's configuration, to resume it or, if `before` is None, to start another."""
     if before:
         _say_versions(before)
@@ -200,7 +200,7 @@ def resumed(config: Any, before: run.Stored | None) -> Any:
     return dataclasses.replace(config, keep=keep)
 
 
-def _say_versions(before: run.Stored) -> None:
+def _say_versions(before: run.StoredRun) -> None:
     """Prints a line for each package whose version is another one than the run's."""
     for package, version in run_folder.versions().items():
         if before.versions.get(package) != version:

@@ -9,7 +9,7 @@ from podracer.errors import UserError
 from podracer.runs import run
 
 
-def read(path: str, program: str) -> run.Stored:
+def read(path: str, program: str) -> run.StoredRun:
     """What a file has of a run: names of agent and environment, and a configuration.
 
     Anything may be left out: then it is as without the file. `config.json` has all of it
@@ -26,7 +26,7 @@ def read(path: str, program: str) -> run.Stored:
     if unknown or not all(isinstance(x, str | None) for x in names.values()):
         raise _wrong(path)
     command = description.get("command")
-    stored = run.Stored(
+    stored = run.StoredRun(
         Path(path),
         names["agent"],
         names["env"],

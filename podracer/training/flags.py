@@ -29,7 +29,7 @@ class Train:
     """random seed; equal seeds give identical runs"""
     cores: int | None = None
     """number of cores to use; default: all"""
-    keep: command.Flat[run.Keep] = dataclasses.field(default_factory=run.Keep)
+    keep: command.Flat[run.Options] = dataclasses.field(default_factory=run.Options)
 
     def __post_init__(self):
         check_at_least_one(

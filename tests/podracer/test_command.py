@@ -386,7 +386,7 @@ def test_other_ends_are_left_alone():
 def test_a_platform_without_devices_is_named(tmp_path, name, command):
     """Not the folder of the run that is evaluated, which is whole."""
     catch = envs_jax.make("catch")
-    specs = run.seen(catch.observation_spec(), catch.action_spec())
+    specs = run.encode_specs(catch.observation_spec(), catch.action_spec())
     config = {"agent": "ppo", "env": "catch", "train": {}, "specs": specs}
     kept = {"command": "anakin train", "versions": {}, "config": config}
     (tmp_path / "config.json").write_text(json.dumps(kept))
