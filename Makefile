@@ -50,6 +50,7 @@ test: .venv/ready  ## the tests that every change must pass
 
 test-slow: .venv/ready .venv-tpu/ready  ## the others: more cases and longer programs, before a release
 	@.venv/bin/pytest -q $(TOGETHER) -m "slow and not tpu"
+	@PODRACER_TESTS_OPTIMIZED=1 .venv/bin/pytest -q tests/jax_internals
 	@.venv-tpu/bin/pytest -q tests/podracer/plan/tpu -m "slow"
 
 test-oldest: .venv-oldest/ready  ## the core tests on the oldest jax that we support
