@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 TOGETHER = --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # What `make check` runs: two minutes on two cores.
-CHECK = tests/test_house.py tests/test_prose.py tests/envs_jax/classic_control tests/sebulba/test_cores.py \
+CHECK = tests/test_house.py tests/envs_jax/classic_control tests/sebulba/test_cores.py \
   tests/sebulba/test_transport.py \
   $(addprefix tests/podracer/,agents/test_impala.py checkpoints/test_damage.py launch/test_commands.py \
   learning/test_gradients.py learning/test_losses.py learning/test_optimizers.py \
@@ -50,6 +50,7 @@ test: .venv/ready  ## the tests that every change must pass
 
 test-slow: .venv/ready .venv-tpu/ready  ## the others: more cases and longer programs, before a release
 	@.venv/bin/pytest -q $(TOGETHER) -m "slow and not tpu"
+	@PODRACER_TESTS_OPTIMIZED=1 .venv/bin/pytest -q tests/jax_internals
 	@.venv-tpu/bin/pytest -q tests/podracer/plan/tpu -m "slow"
 
 test-oldest: .venv-oldest/ready  ## the core tests on the oldest jax that we support
@@ -62,9 +63,10 @@ test-tpu: .venv-tpu/ready  ## what the compilers of TPUs and GPUs make of our pr
 	@.venv-tpu/bin/pytest -q --numprocesses 2 --dist worksteal tests/podracer/plan/tpu \
 	  -m "not slow"
 
-lint: .venv/ready  ## format, style, and the types of the public contract
+lint: .venv/ready  ## format, style, spelling, and the types of the public contract
 	@.venv/bin/ruff format --check .
 	@.venv/bin/ruff check .
+	@git ls-files -z | xargs -0 .venv/bin/codespell
 	@.venv/bin/mypy
 
 docs: .venv-docs/ready  ## the documentation as a site: site/index.html

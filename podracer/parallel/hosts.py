@@ -21,7 +21,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import distributed  # the client: what Orbax uses, too
+
+# No public name has the client of JAX's key-value service, and none says without starting a
+# backend which process this is. Orbax reads them here, too.
+from jax._src.distributed import global_state as cluster
 
 from podracer.errors import UserError
 from podracer.parallel import watch
@@ -62,7 +65,7 @@ def initialize() -> bool:
     if found is not None:
         _join(*found)
     if number_of() > 1:
-        watch.start(distributed.global_state.client, this(), number_of())
+        watch.start(cluster.client, this(), number_of())
     return number_of() > 1
 
 
@@ -132,12 +135,12 @@ def _is_cluster(count: str, besides: str) -> bool:
 
 def this() -> int:
     """The index of this host; host 0 reports for all. Starts no backend."""
-    return distributed.global_state.process_id
+    return cluster.process_id
 
 
 def number_of() -> int:
     """The number of hosts. Starts no backend."""
-    return distributed.global_state.num_processes or 1
+    return cluster.num_processes or 1
 
 
 def lead(function: Callable[[], Any]) -> Any:
@@ -150,7 +153,7 @@ def lead(function: Callable[[], Any]) -> Any:
     key = f"podracer/led/{next(_numbers)}"
     if this() == 0:
         text = json.dumps(function())
-        distributed.global_state.client.key_value_set(key, text)
+        cluster.client.key_value_set(key, text)
         return json.loads(text)
     return json.loads(_wait_for(key))
 
@@ -163,7 +166,7 @@ def check_same(settings: Mapping[str, Any]) -> None:
     """
     if number_of() == 1:
         return
-    client, place = distributed.global_state.client, f"podracer/same/{next(_numbers)}"
+    client, place = cluster.client, f"podracer/same/{next(_numbers)}"
     text = json.dumps({**settings, "hosts": number_of()}, sort_keys=True)
     client.key_value_set(f"{place}/text/{this()}", text)
     digest = hashlib.sha256(text.encode()).hexdigest()
@@ -185,9 +188,7 @@ def check_same(settings: Mapping[str, Any]) -> None:
 
 
 def _wait_for(key: str) -> str:
-    return distributed.global_state.client.blocking_key_value_get(
-        key, 1000 * TELL_SECONDS
-    )
+    return cluster.client.blocking_key_value_get(key, 1000 * TELL_SECONDS)
 
 
 def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:

@@ -444,6 +444,7 @@ def test_a_closed_terminal_stops_a_run_which_can_save(tmp_path, how):
 
 
 WITH_A_THREAD = """
+import atexit
 import threading
 import jax
 from podracer.command import exits
@@ -456,6 +457,8 @@ class Hanging(threading.Thread):
 
     def run(self):
         wait(30_000_000).block_until_ready()
+
+atexit.register(print, "handled")
 
 with exits("sebulba"):
     Hanging(daemon=True).start()
@@ -482,3 +485,4 @@ def test_a_thread_that_hangs_changes_no_exit_code(end, code, line):
     )
     assert ended.returncode == code and ended.stderr.endswith(line), ended.stderr
     assert (ended.stderr == line) == (code != 1)  # a traceback
+    assert ended.stdout == "handled\n"

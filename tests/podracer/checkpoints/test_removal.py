@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -127,3 +128,38 @@ def test_what_orbax_leaves_behind_is_dropped_and_nothing_else(monkeypatch, caplo
         logger.error("never retrieved", exc_info=error)
     assert [x.exc_value for x in seen] == [error]
     assert [x.exc_info[1] for x in caplog.records] == [closed, error]
+
+
+READS_WHAT_IS_REMOVED = """
+import sys
+from pathlib import Path
+import jax
+from podracer.checkpoints import quiet
+from orbax import checkpoint
+
+folder = Path(sys.argv[1]) / "state"
+keys = jax.random.split(jax.random.key(0), 60)
+state = {str(i): jax.random.normal(key, (300, 300)) for i, key in enumerate(keys)}
+checkpointer = checkpoint.Checkpointer(checkpoint.StandardCheckpointHandler())
+checkpointer.save(folder, args=checkpoint.args.StandardSave(state))
+for path in folder.rglob("d/*"):
+    path.unlink()
+quiet.drop_late_callbacks()
+for _ in range(3):
+    try:
+        checkpointer.restore(folder, args=checkpoint.args.StandardRestore(state))
+    except Exception:
+        print("failed")
+"""
+
+
+def test_a_read_that_fails_leaves_no_tracebacks(tmp_path):
+    ended = subprocess.run(
+        [sys.executable, "-c", READS_WHAT_IS_REMOVED, tmp_path],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ended.stdout == 3 * "failed\n"
+    assert "Traceback" not in ended.stderr

@@ -71,18 +71,14 @@ def test_totals_are_exact_where_means_are_not():
     assert said == "[328.] [ True]\n"
 
 
-@pytest.mark.parametrize(
-    ("sizes", "collectives"), [((2, 3), 1), ((LARGE,), 1), ((2, LARGE, 3, LARGE), 3)]
-)
-def test_only_large_leaves_are_averaged_on_their_own(sizes, collectives):
+@pytest.mark.parametrize("sizes", [(2, 3), (LARGE,), (2, LARGE, 3, LARGE)])
+def test_leaves_of_any_size_are_averaged(sizes):
     tree = [
         jnp.arange(2.0 * size).reshape(2, size) * (i + 1)
         for i, size in enumerate(sizes)
     ]
     mesh = parallel.make_mesh(2)
     program = parallel.over_cores(parallel.AVERAGE, mesh, (BATCH,), SHARED)
-    text = program.lower(tree).as_text()
-    assert text.count("stablehlo.all_reduce") == collectives
     for mean, x in zip(program(tree), tree, strict=True):
         np.testing.assert_array_equal(mean, x.mean(0, keepdims=True))
 
