@@ -2,11 +2,11 @@
 
 import functools
 import os
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import jaxlib
-from jax.sharding import SingleDeviceSharding
 
 from podracer.kernels.switch import is_on
 
@@ -36,25 +36,24 @@ def cpu_flags(flags: str, version: str = jaxlib.__version__) -> str:
     return " ".join([flags, *ours]).strip()
 
 
-def compiler_options(device: jax.Device) -> dict[str, str]:
-    """XLA's options for a program on this device: on a GPU, independent kernels overlap.
+def compiler_options(sharding: Any) -> dict[str, str]:
+    """XLA's options for a program on a device: on a GPU, independent kernels overlap.
 
     Empty on other devices, where XLA_FLAGS chooses the order of kernels, and where this version
-    of XLA does not know the option.
+    of XLA does not know the option. `sharding` is of an array on that device alone.
     """
     chosen = any(flag in os.environ.get("XLA_FLAGS", "") for flag in CHOICES)
+    (device,) = sharding.device_set
     if device.platform != "gpu" or chosen or not is_on("xla"):
         return {}
     options = {ORDER: "CONCURRENT"}
-    return options if _is_known(device, ORDER) else {}
+    return options if _is_known(sharding, ORDER) else {}
 
 
 @functools.cache
-def _is_known(device: jax.Device, option: str) -> bool:
+def _is_known(sharding: Any, option: str) -> bool:
     """Whether this version of XLA compiles with the option."""
-    number = jax.ShapeDtypeStruct(
-        (), jnp.float32, sharding=SingleDeviceSharding(device)
-    )
+    number = jax.ShapeDtypeStruct((), jnp.float32, sharding=sharding)
     program = jax.jit(lambda x: x + 1, compiler_options={option: "CONCURRENT"})
     try:
         program.lower(number).compile()

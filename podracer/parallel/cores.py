@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, PartitionSpec, SingleDeviceSharding
 
 from podracer import kernels
 from podracer.parallel.mesh import CORE
@@ -203,7 +203,7 @@ def _replicated(
         out_specs=specs(outputs),
         check_vma=False,
     )
-    options = kernels.compiler_options(mesh.local_devices[0])
+    options = kernels.compiler_options(SingleDeviceSharding(mesh.local_devices[0]))
     return jax.jit(mapped, donate_argnums=donate, compiler_options=options)
 
 

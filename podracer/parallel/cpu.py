@@ -55,7 +55,8 @@ def use_cpu_cores(count: int | None = None, apart: bool = False) -> None:
     count = cpu_cores(0) if count is None else count
     check_range("cores", count, 1, MOST_CPU_CORES)
     kernels.install()
-    os.environ["XLA_FLAGS"] = kernels.cpu_flags(os.environ.get("XLA_FLAGS", ""))
+    if flags := kernels.cpu_flags(os.environ.get("XLA_FLAGS", "")):
+        os.environ["XLA_FLAGS"] = flags
     if apart:
         os.environ.setdefault(THREADS, str(THREADS_PER_CORE * count))
     if jax.config.jax_num_cpu_devices != count:

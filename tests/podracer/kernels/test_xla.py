@@ -1,10 +1,12 @@
 """XLA's options for a CPU and a GPU, whose compiler is asked in tests/podracer/plan/tpu."""
 
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import SingleDeviceSharding
 
 from podracer import kernels, parallel
 from podracer.kernels import xla
@@ -16,22 +18,26 @@ class Device(NamedTuple):
 
 
 def test_other_devices_have_no_options():
-    assert kernels.compiler_options(jax.devices()[0]) == {}
-    assert kernels.compiler_options(Device("tpu", 0)) == {}
+    assert kernels.compiler_options(SingleDeviceSharding(jax.devices()[0])) == {}
+    assert kernels.compiler_options(on(Device("tpu", 0))) == {}
+
+
+def on(device):
+    return SimpleNamespace(device_set={device})
 
 
 @pytest.mark.parametrize(("number", "flag"), [*enumerate(xla.CHOICES)])
 def test_a_choice_of_the_users_is_kept(monkeypatch, number, flag):
     monkeypatch.setenv("XLA_FLAGS", f"--xla_some_flag=1 --{flag}=0")
-    assert kernels.compiler_options(Device("gpu", number)) == {}
+    assert kernels.compiler_options(on(Device("gpu", number))) == {}
 
 
 def test_programs_are_compiled_with_the_options_of_their_cores(monkeypatch):
     """Asked of the first core, and given to XLA, which refuses what it does not know."""
     asked = []
 
-    def options(device):
-        asked.append(device)
+    def options(sharding):
+        asked.extend(sharding.device_set)
         return {"xla_no_such_option": "1"}
 
     monkeypatch.setattr(kernels, "compiler_options", options)

@@ -10,7 +10,6 @@ from functools import cache
 
 import jax
 import pytest
-from podracer.parallel.gpu import ORDER, compiler_options
 
 from anakin import meta_gradient
 from anakin import planning as anakin
@@ -28,6 +27,8 @@ from podracer.agents import (
     ppo,
     pqn,
 )
+from podracer.kernels import compiler_options
+from podracer.kernels.xla import ORDER
 from podracer.parallel import SHARED
 from podracer.plan import compiled, gpu, tpu
 from podracer.rules.lpg import Sizes
@@ -155,7 +156,7 @@ def test_the_slice_is_there(place):
 def test_kernels_of_a_gpu_overlap(monkeypatch):
     """If the compiler knows the option; another version may not."""
     first, second, *_ = slice_of("h100:4").cores
-    assert compiler_options(first) == {ORDER: "CONCURRENT"}
+    assert compiler_options(SingleDeviceSharding(first)) == {ORDER: "CONCURRENT"}
     monkeypatch.setattr("podracer.parallel.gpu.ORDER", "xla_no_such_option")
     assert compiler_options(second) == {}
 
