@@ -20,7 +20,7 @@ from podracer.plan import flags
 from podracer.runs import evaluation, members, run
 from podracer.trained import playing, video
 from podracer.trained.filming import Film
-from podracer.trained.loading import Trained, acting
+from podracer.trained.loading import Trained
 from podracer.training import configuring
 
 ENVIRONMENTS = configuring.Environments(
@@ -76,7 +76,7 @@ def train(argv: Sequence[str]) -> None:
     start = partial(anakin.train, agent, environment, seed=config.seed, **options)
 
     def play(state: anakin.State, episodes: int) -> evaluation.Evaluation:
-        params = acting(agent, state.learner, jax.local_devices()[0])
+        params = evaluation.acting_params(agent, state.learner, jax.local_devices()[0])
         return anakin.evaluate(agent, params, environment, episodes=episodes)
 
     run.train(start, config, play, **about)

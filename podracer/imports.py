@@ -62,18 +62,16 @@ def module(name: str, flag: str) -> ModuleType:
     """
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name and f"{name}.".startswith(f"{error.name}."):
+    except (Exception, SystemExit) as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{name}.".startswith(f"{missing}."):
             raise UserError(
-                f"{flag}: there is no module {error.name!r}, neither installed nor in the "
+                f"{flag}: there is no module {missing!r}, neither installed nor in the "
                 "current folder"
             ) from error
-        cause = error
-    except (Exception, SystemExit) as error:  # noqa: BLE001 whatever their code raises
-        cause = error
-    raise UserError(
-        f"{flag}: module {name!r} fails while it is imported: {describe(cause)}"
-    ) from cause
+        raise UserError(
+            f"{flag}: module {name!r} fails while it is imported: {describe(error)}"
+        ) from error
 
 
 def exists(name: str) -> bool:

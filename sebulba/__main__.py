@@ -17,7 +17,7 @@ from podracer.plan import flags
 from podracer.runs import evaluation, run, run_folder
 from podracer.trained import playing, video
 from podracer.trained.filming import Film
-from podracer.trained.loading import Trained, acting
+from podracer.trained.loading import Trained
 from podracer.training import configuring, memory
 from sebulba import host_environments, planning
 from sebulba.command import environments
@@ -70,7 +70,7 @@ def train(argv: Sequence[str]) -> None:
     )
 
     def play(state: sebulba.State, episodes: int) -> evaluation.Evaluation:
-        params = acting(agent, state.learner, cores.actors[0])
+        params = evaluation.acting_params(agent, state.learner, cores.actors[0])
         size = min(episodes, config.batch_size)
         thread = threads * hosts.number_of()  # after those that train
         options = environments.whole(config.env)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from podracer import parallel
-from podracer.checkpoints import checksums, finding, reading, retention, saved_tree
+from podracer.checkpoints import checksums, finding, reading, retention
 from podracer.checkpoints.quiet import drop_late_callbacks, quiet
 from podracer.errors import UserError, check_at_least_one, check_range
 from podracer.parallel import hosts
@@ -117,7 +117,7 @@ class Checkpoints:
             self._manager.wait_until_finished()
             if updates not in self._manager.all_steps():
                 self._saving = updates
-                item = args.StandardSave(saved_tree.full(state))
+                item = args.StandardSave(reading.without_empty(state))
                 self._manager.save(
                     updates,
                     metrics={retention.RETURN: _number(metrics.get(retention.RETURN))},
@@ -160,8 +160,14 @@ class Checkpoints:
         if newest is None:
             raise finding.no_whole_error(self.folder, damaged, "start the run again")
         self.restored_updates = newest
-        restored_state = reading.read_state(self._path(newest) / ITEM, state, layout)
-        self._check_name(newest, int(parallel.on_host(restored_state.updates)))
+        path = self._path(newest)
+        restored_state = reading.read_state(path / ITEM, state, layout)
+        updates = int(parallel.on_host(restored_state.updates))
+        if updates != newest:  # metrics are cut there
+            raise UserError(
+                f"{path}: holds the state after {updates} updates, not {newest}: name the "
+                f"folder {updates}, or move it away"
+            )
         return restored_state
 
     def restore_shared(self, shared: Any, updates: int | None = None) -> Any:
@@ -187,14 +193,6 @@ class Checkpoints:
                     raise
                 cause = error
         raise finding.removal_error(path) from cause
-
-    def _check_name(self, name: int, updates: int) -> None:
-        """Raises UserError unless the name is right: metrics are cut there."""
-        if name != updates:
-            raise UserError(
-                f"{self._path(name)}: holds the state after {updates} updates, not "
-                f"{name}: name the folder {updates}, or move it away"
-            )
 
     def _seal(self) -> None:
         """Writes the checksums into the folder that Orbax is about to rename."""

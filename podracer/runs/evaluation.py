@@ -152,7 +152,7 @@ class Schedule:
         check_range("episodes", self.episodes, 1, MOST_PLAYED)
 
 
-def acting(agent: Agent, learner: LearnerState, device: jax.Device) -> Any:
+def acting_params(agent: Agent, learner: LearnerState, device: jax.Device) -> Any:
     """The actor parameters of a learner, on one device: one host can play alone."""
     shared = parallel.on_device(learner.shared, device)
     return agent.actor_params(LearnerState(shared, learner.local))

@@ -60,11 +60,11 @@ def created(
     with contextlib.ExitStack() as lock:
         with writing(path or "runs"), contextlib.ExitStack() as undo:
             folder = fresh(name) if path is None else Path(path)
-            if made := path is None or not folder.is_dir():
+            if is_new := path is None or not folder.is_dir():
                 folder.mkdir(parents=True, exist_ok=path is None)
             check_free(folder, overwrite)  # first: no lock where no run is
             lock.enter_context(held(folder))
-            if made:
+            if is_new:
                 undo.callback(folder.rmdir)
                 undo.callback((folder / LOCK).unlink)
             check_free(folder, overwrite)  # nobody begins a run there any more

@@ -118,11 +118,11 @@ def record(
         return train(agent, noted, **fixed, **of_run)
 
     def play(state: Any, episodes: int) -> evaluation.Evaluation:
-        params = evaluation.acting(agent, state.learner, jax.local_devices()[0])
+        params = evaluation.acting_params(agent, state.learner, jax.local_devices()[0])
         return evaluate(agent, params, environment, episodes=episodes)
 
     names = {
-        "agent": agent_name or _agent_name(agent),
+        "agent": agent_name or _module(agent),
         "env": env_name or _environment_name(environment),
     }
     return _updates(start, config, play, **names, specs=specs)
@@ -198,7 +198,7 @@ def _noting_specs(environment: Any, specs: dict[str, Any]) -> Any:
     return lambda number: note(environment(number))
 
 
-def _agent_name(agent: Agent) -> str:
+def _module(agent: Agent) -> str:
     module = getattr(agent.learner_step, "__module__", "agent")
     name = module.removesuffix(".agent").rpartition(".")[2]  # of the file or its room
     return "agent" if name.startswith("__") else name

@@ -16,10 +16,7 @@ from podracer.agents import AGENTS, from_flags
 from podracer.checkpoints.checkpoint import Checkpoints
 from podracer.errors import UserError
 from podracer.runs import run, run_folder, spec_json
-from podracer.runs.evaluation import acting
 from podracer.transformations import Interface
-
-__all__ = ["Trained", "acting", "export", "restore"]
 
 
 class Trained(NamedTuple):

@@ -61,16 +61,16 @@ def _chosen(
 ) -> tuple[Any, Trained]:
     """The configuration, and the agent of the run that it names."""
     command.keep_programs()
-    given = command.read(argv, dict.fromkeys(run.NAMED, ()), switches=("trust",))
-    shown = [command.Choice(name, given[name], (), AGAIN) for name in run.NAMED]
-    shown.append(command.Choice("trust", given["trust"], (), run.TRUST))
+    flags = command.read(argv, dict.fromkeys(run.NAMED, ()), switches=("trust",))
+    shown = [command.Choice(name, flags[name], (), AGAIN) for name in run.NAMED]
+    shown.append(command.Choice("trust", flags["trust"], (), run.TRUST))
     config = command.parse(default, argv, f"{program} {verb}", shown)
     if config.run is None:
         raise UserError(f"which run? {program} {verb} RUN")
     stored = run.read_run(config.run)
     run.check_program(stored, program)
-    run.check_same_names(stored, given)
-    run.check_trusted(stored, given, AGENTS, brings_code)
+    run.check_same_names(stored, flags)
+    run.check_trusted(stored, flags, AGENTS, brings_code)
     return config, loading.restore(config.run, config.checkpoint, trust=True)
 
 
