@@ -79,11 +79,11 @@ def make_value(
         return apply(state.params, trajectory.timesteps)
 
     def advantages(state, trajectory):
-        between = losses.transitions(trajectory.timesteps, discount_factor)
+        between = losses.make_transitions(trajectory.timesteps, discount_factor)
         return losses.gae(values(state, trajectory), between, lambda_)
 
     def update(state, trajectory):
-        mask = losses.transitions(trajectory.timesteps, discount_factor).mask
+        mask = losses.make_transitions(trajectory.timesteps, discount_factor).mask
         target = advantages(state, trajectory) + values(state, trajectory)[:-1]
 
         def loss(params):

@@ -45,7 +45,7 @@ def make_rule(config: Config, average: Average = AVERAGE) -> Rule:
 
     def targets(weights, state, experience: Experience):
         value = experience.predictions.value
-        between = losses.transitions(
+        between = losses.make_transitions(
             experience.trajectory.timesteps, config.discount_factor
         )
         advantage = losses.gae(value, between, lambda_=1.0)
@@ -53,7 +53,7 @@ def make_rule(config: Config, average: Average = AVERAGE) -> Rule:
 
     def loss(targets: Targets, predictions: Predictions, trajectory: Trajectory):
         policy, value = jax.tree.map(lambda x: x[:-1], predictions)
-        between = losses.transitions(trajectory.timesteps, config.discount_factor)
+        between = losses.make_transitions(trajectory.timesteps, config.discount_factor)
         terms = {
             "policy": -targets.advantage * policy.log_prob(trajectory.outputs.action),
             "value": 0.5 * jnp.square(between.mask * value - targets.value),

@@ -10,6 +10,7 @@ from functools import cache
 
 import jax
 import pytest
+from jax.sharding import SingleDeviceSharding
 
 from anakin import meta_gradient
 from anakin import planning as anakin
@@ -157,8 +158,8 @@ def test_kernels_of_a_gpu_overlap(monkeypatch):
     """If the compiler knows the option; another version may not."""
     first, second, *_ = slice_of("h100:4").cores
     assert compiler_options(SingleDeviceSharding(first)) == {ORDER: "CONCURRENT"}
-    monkeypatch.setattr("podracer.parallel.gpu.ORDER", "xla_no_such_option")
-    assert compiler_options(second) == {}
+    monkeypatch.setattr("podracer.kernels.xla.ORDER", "xla_no_such_option")
+    assert compiler_options(SingleDeviceSharding(second)) == {}
 
 
 @CASES
