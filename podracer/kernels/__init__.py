@@ -13,6 +13,7 @@ from podracer.kernels.convolution import conv_general_dilated, max_pool
 from podracer.kernels.installing import install
 from podracer.kernels.loops import scan
 from podracer.kernels.products import concatenate, dot_general, relu
+from podracer.kernels.rows import write_rows
 from podracer.kernels.shuffling import permutation
 from podracer.kernels.switch import is_on, off, without
 from podracer.kernels.xla import compiler_options, cpu_flags
@@ -34,4 +35,5 @@ __all__ = [
     "together",
     "unroll",
     "without",
+    "write_rows",
 ]

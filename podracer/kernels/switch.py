@@ -13,6 +13,7 @@ NAMES = (
     "foreign",
     "loops",
     "products",
+    "rows",
     "shuffling",
     "threefry",
     "xla",
