@@ -95,9 +95,8 @@ def gae(values: jax.Array, transitions: Transitions, lambda_: float) -> jax.Arra
       lambda_: 0 trusts the values, 1 the rewards.
     """
     chex.assert_rank([values, transitions.reward], 2)
-    decay = lambda_ * jnp.roll(
-        transitions.mask, -1, axis=0
-    )  # the last one has no effect
+    # The last one has no effect.
+    decay = lambda_ * jnp.roll(transitions.mask, -1, axis=0)
     advantage = jax.vmap(
         rlax.truncated_generalized_advantage_estimation, in_axes=1, out_axes=1
     )(transitions.reward, transitions.discount, decay, values)
@@ -118,9 +117,8 @@ def lambda_returns(
       lambda_: 0 trusts the values, 1 the rewards.
     """
     chex.assert_equal_shape([v_t, transitions.reward])
-    decay = lambda_ * jnp.roll(
-        transitions.mask, -1, axis=0
-    )  # the last one has no effect
+    # The last one has no effect.
+    decay = lambda_ * jnp.roll(transitions.mask, -1, axis=0)
     returns = jax.vmap(rlax.lambda_returns, in_axes=1, out_axes=1)
     return jax.lax.stop_gradient(
         returns(transitions.reward, transitions.discount, v_t, decay)
@@ -155,11 +153,14 @@ def reduced(terms: Terms, weight: jax.Array | None = None) -> tuple[jax.Array, M
       terms: [T, B].
       weight: [B], how many times a trajectory counts; None: once.
     """
-    weight = 1.0 if weight is None else weight
+
+    def weighted(x):
+        return x if weight is None else jnp.broadcast_to(weight, x.shape) * x
+
     means = terms.means | {"loss/total": terms.total}
-    sums = {name: jnp.sum(weight * x) for name, x in means.items()}
+    sums = {name: jnp.sum(weighted(x)) for name, x in means.items()}
     for name, x in terms.of_actions.items():
-        sums[name] = sum_of_taken(x, weight * terms.mask)
+        sums[name] = sum_of_taken(x, weighted(terms.mask))
     return sums["loss/total"], sums
 
 
