@@ -25,6 +25,11 @@ CHECK = tests/test_house.py tests/envs_jax/classic_control tests/sebulba/test_co
   metrics/test_episodes.py networks/test_torsos.py parallel runs/test_plot.py \
   runs/test_run_folder.py runs/test_sinks.py transformations/test_history.py)
 
+# What `make test-slow` runs with plain JAX too, without our kernels.
+LEARNERS = tests/anakin/test_learning.py tests/anakin/test_training.py \
+  tests/sebulba/test_learning.py \
+  $(addprefix tests/podracer/,agents learning rules transformations)
+
 .PHONY: help demo check test test-slow test-oldest test-newest test-tpu lint docs release clean
 
 help:
@@ -51,6 +56,7 @@ test: .venv/ready  ## the tests that every change must pass
 test-slow: .venv/ready .venv-tpu/ready  ## the others: more cases and longer programs, before a release
 	@.venv/bin/pytest -q $(TOGETHER) -m "slow and not tpu"
 	@PODRACER_TESTS_OPTIMIZED=1 .venv/bin/pytest -q tests/jax_internals
+	@PODRACER_KERNELS=off .venv/bin/pytest -q $(TOGETHER) $(LEARNERS)
 	@.venv-tpu/bin/pytest -q tests/podracer/plan/tpu -m "slow"
 
 test-oldest: .venv-oldest/ready  ## the core tests on the oldest jax that we support

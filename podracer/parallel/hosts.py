@@ -39,7 +39,7 @@ CLUSTERS = (  # environment variables: (number of processes, one that must be se
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 START_SECONDS = 300  # for all processes to join
 NOTICE_SECONDS = 10  # of waiting for them, before a line says so
-TELL_SECONDS = 600  # for a value from another host
+VALUE_SECONDS = 600  # for a value from another host
 HEARTBEAT_SECONDS = 30  # without a heartbeat, a process counts as dead
 
 _numbers = itertools.count()  # of exchanges, for unique keys; equal on all hosts
@@ -61,9 +61,9 @@ def initialize() -> bool:
     Raises:
       UserError: one of the variables is missing or wrong.
     """
-    found = _detected() if number_of() == 1 else None
-    if found is not None:
-        _join(*found)
+    arguments = _detected() if number_of() == 1 else None
+    if arguments is not None:
+        _join(*arguments)
     if number_of() > 1:
         watch.start(cluster.client, this(), number_of())
     return number_of() > 1
@@ -101,8 +101,8 @@ def _detected() -> tuple | None:
     values = [os.environ.get(name) for name in VARIABLES]
     if any(values[1:]):
         return _named(values)
-    found = any(_is_cluster(*names) for names in CLUSTERS)
-    return () if found or asked == "detect" else None
+    in_cluster = any(_is_cluster(*names) for names in CLUSTERS)
+    return () if in_cluster or asked == "detect" else None
 
 
 def _named(values: list[str | None]) -> tuple | None:
@@ -171,7 +171,7 @@ def check_same(settings: Mapping[str, Any]) -> None:
     client.key_value_set(f"{place}/text/{this()}", text)
     digest = hashlib.sha256(text.encode()).hexdigest()
     client.key_value_set(f"{place}/digest/{this()}", digest)
-    client.wait_at_barrier(f"{place}/told", 1000 * START_SECONDS)
+    client.wait_at_barrier(f"{place}/all", 1000 * START_SECONDS)
     digests = dict(client.key_value_dir_get(f"{place}/digest"))
     digests = {int(key.rpartition("/")[2]): x for key, x in digests.items()}
     for host in sorted(digests):
@@ -188,7 +188,7 @@ def check_same(settings: Mapping[str, Any]) -> None:
 
 
 def _wait_for(key: str) -> str:
-    return cluster.client.blocking_key_value_get(key, 1000 * TELL_SECONDS)
+    return cluster.client.blocking_key_value_get(key, 1000 * VALUE_SECONDS)
 
 
 def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
@@ -203,8 +203,8 @@ def total(numbers: Mapping[str, float]) -> dict[str, float]:
     """The sums over all hosts, which make these calls in the same order."""
     if number_of() == 1:
         return dict(numbers)
-    said = _gather(np.array([*numbers.values()], np.float32))
-    return dict(zip(numbers, said.sum(0).tolist(), strict=True))
+    of_hosts = _gather(np.array([*numbers.values()], np.float32))
+    return dict(zip(numbers, of_hosts.sum(0).tolist(), strict=True))
 
 
 def in_a_second(count: int, seconds: float) -> int:
@@ -243,8 +243,8 @@ def agree(number: int, ends: bool) -> tuple[int, bool]:
     """
     if number_of() == 1:
         return number, ends
-    said = _gather(np.array([number, ends], np.int32))
-    return int(said[0, 0]), bool(said[:, 1].any())
+    of_hosts = _gather(np.array([number, ends], np.int32))
+    return int(of_hosts[0, 0]), bool(of_hosts[:, 1].any())
 
 
 def _gather(numbers: np.ndarray) -> np.ndarray:
@@ -252,6 +252,6 @@ def _gather(numbers: np.ndarray) -> np.ndarray:
     from jax.experimental import multihost_utils
 
     watch.moved(waits=True)
-    said = multihost_utils.process_allgather(numbers)
+    of_hosts = multihost_utils.process_allgather(numbers)
     watch.moved()
-    return said
+    return of_hosts

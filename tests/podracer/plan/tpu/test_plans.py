@@ -174,7 +174,7 @@ def test_anakin(name, place):
     )
     check_update(call, name, len(cores), OTHERS[name])
     assert len(averages(call, inside=False)) <= 2 * (len(cores) > 1)
-    assert call.kept == ["u32[]", "pred[]"]  # all but `updates` and `report`
+    assert call.not_donated == ["u32[]", "pred[]"]  # all but `updates` and `report`
     assert not start.module.collectives and not start.module.host_transfers
     # The text is read as the compiler means it.
     padded = sum(x.padded for p in call.module.parameters for x in p.arrays)
