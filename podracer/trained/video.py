@@ -122,22 +122,13 @@ def _enlarged(picture: np.ndarray) -> np.ndarray:
 
 def _with_bar(picture: np.ndarray, text: str) -> np.ndarray:
     """The picture above a bar of text; both sides are even, as video formats want."""
-    height, width, _ = picture.shape
-    full = max(SMALLEST, width + width % 2)
-    canvas = np.empty((height + height % 2 + BAR, full, 3), np.uint8)
-    canvas[:] = BACKGROUND
-    left = (full - width) // 2
-    canvas[:height, left : left + width] = picture
-    canvas[-BAR:] = _bar(text, full)
-    return canvas
-
-
-def _bar(text: str, width: int) -> np.ndarray:
-    """uint8 [BAR, width, 3]"""
     from PIL import Image, ImageDraw
 
-    image = Image.new("RGB", (width, BAR), BACKGROUND)
-    place = (8, BAR / 2)
+    height, width, _ = picture.shape
+    full = max(SMALLEST, width + width % 2)
+    image = Image.new("RGB", (full, height + height % 2 + BAR), BACKGROUND)
+    image.paste(Image.fromarray(picture), ((full - width) // 2, 0))
+    place = (8, image.height - BAR / 2)
     ImageDraw.Draw(image).text(place, text, FOREGROUND, font=_font(), anchor="lm")
     return np.asarray(image)
 
