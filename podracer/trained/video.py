@@ -75,9 +75,9 @@ def write(film: Film, path: Path, fps: float | None = None) -> str:
     wanted = min(film.fps, FASTEST) if fps is None else fps
     fps = _gif_fps(wanted) if path.suffix == ".gif" else wanted
     nearest = "" if fps == wanted else f", the nearest to {wanted:g} that a .gif has"
-    first = next(shots(film))
+    first = next(make_shots(film))
     with files.writing(path), files.atomic(path) as temporary:
-        WRITERS[path.suffix](shots(film), temporary, fps)
+        WRITERS[path.suffix](make_shots(film), temporary, fps)
     height, width, _ = first.picture.shape
     ended = sum(bool(frame.timestep.last()) for frame in film.frames)
     return (
@@ -86,7 +86,7 @@ def write(film: Film, path: Path, fps: float | None = None) -> str:
     )
 
 
-def shots(film: Film, caption: str = "") -> Iterator[Shot]:
+def make_shots(film: Film, caption: str = "") -> Iterator[Shot]:
     """The pictures of the video, each above the caption and its score."""
     for frame, score in zip(film.frames, scores(film), strict=True):
         picture = _enlarged(_rgb(frame.picture))
