@@ -24,7 +24,7 @@ from podracer.agents.presets import PRESETS
 from podracer.files import atomic
 from podracer.metrics import human
 from podracer.runs.plot import COLORS, Picture
-from podracer.trained.video import WRITERS, Shot, shots
+from podracer.trained.video import WRITERS, Shot, make_shots
 
 ENVIRONMENT, ACTOR, LEARNER = COLORS[2], COLORS[0], COLORS[1]
 GAP = ((0, 0), (4, 4), (0, 0))  # pixels around a film, white
@@ -196,7 +196,7 @@ def episodes(config: Config) -> list[tuple[float, list[Shot]]]:
             wanted.pop(0)
             params = jax.device_get(agent.actor_params(learner))
             film = anakin.film(agent, params, environment, max_steps=config.frames)
-            found.append((steps, list(shots(film, f"{human(steps)} steps:   "))))
+            found.append((steps, list(make_shots(film, f"{human(steps)} steps:   "))))
     return found
 
 

@@ -103,14 +103,15 @@ def plot(argv: Sequence[str]) -> None:
     for name, runs in groups.items():
         _describe(name, runs, config.x)
 
-    from podracer.runs import plot  # matplotlib is slow to import
+    # matplotlib is slow to import
+    from podracer.runs.plot import compare, profiles, save
 
     curves = {name: [points for points, _ in runs] for name, runs in groups.items()}
     if config.profile:
-        picture = plot.profiles(curves, config.y)
+        picture = profiles(curves, config.y)
     else:
-        picture = plot.compare(curves, config.x, config.y, config.statistic)
-    plot.save(picture, config.out, config.out.suffix[1:])
+        picture = compare(curves, config.x, config.y, config.statistic)
+    save(picture, config.out, config.out.suffix[1:])
     print(f"drawn in {config.out}")
 
 

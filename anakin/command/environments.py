@@ -25,7 +25,7 @@ def choose(name: str) -> command.Choice:
             f"--env: {module!r} in {name!r} is neither a library"
             f"{nearest(module, adapters.LIBRARIES)} nor a module in the current folder"
         )
-    return command.choice("env", name, known, HELP)
+    return command.make_choice("env", name, known, HELP)
 
 
 def brings_code(name: str) -> bool:

@@ -64,7 +64,7 @@ def choose(
     module = agent_module(name)
     default = Preset(_default_config(module, name), unroll_length, batch_size)
     presets = {"none": default} | PRESETS.get(name, {})
-    choice = command.choice("preset", preset or "none", presets, PRESET)
+    choice = command.make_choice("preset", preset or "none", presets, PRESET)
     make_network, config = network_maker(network, module)
     found = presets[choice.name]
     if network is not None or found.network is None:

@@ -33,12 +33,15 @@ def find_whole(folder: Path) -> Iterator[int]:
 
 def find_newest(folder: Path) -> tuple[int | None, Damaged]:
     """The newest whole checkpoint, if any, and the damaged ones that are newer."""
-    damaged = []
+    whole, damaged = None, []
     for updates, problem in find_problems(folder):
         if problem is None:
-            return updates, damaged
+            whole = updates
+            break
         damaged.append((updates, problem))
-    return None, damaged
+    if all((folder / str(updates)).exists() for updates, _ in damaged):
+        return whole, damaged
+    return find_newest(folder)  # its run removed one meanwhile, and has newer ones
 
 
 def choose_to_resume(folder: Path) -> tuple[int | None, Damaged]:
@@ -65,22 +68,12 @@ def choose_to_read(folder: Path, updates: int | None) -> int:
     """The newest whole checkpoint, or that of `updates`. Raises UserError."""
     if updates is not None:
         return _named(folder, updates)
-    whole, damaged = _settled(folder)
+    whole, damaged = find_newest(folder)
     if whole is None:
         raise no_whole_error(folder, damaged, "train the agent first")
     for number, problem in damaged:
         print(f"{folder / str(number)}: {problem}; checkpoint {whole} is used")
     return whole
-
-
-def _settled(folder: Path) -> tuple[int | None, Damaged]:
-    """`find_newest`, chosen again where the run removed what seems to be damaged."""
-    for _ in range(ATTEMPTS):
-        before = find_checkpoints(folder)
-        whole, damaged = find_newest(folder)
-        if not damaged or find_checkpoints(folder) == before:
-            break
-    return whole, damaged
 
 
 def removal_error(path: Path) -> UserError:
@@ -107,7 +100,7 @@ def _named(folder: Path, updates: int) -> int:
             f"{', '.join(map(str, known)) or 'none'}"
         )
     if problem := checksums.find_problem(path):
-        if updates not in find_checkpoints(folder):
+        if not path.exists():
             raise removal_error(path)
         raise UserError(f"{path}: {problem}; choose another")
     return updates

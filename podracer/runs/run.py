@@ -5,13 +5,12 @@ import contextlib
 import dataclasses
 import functools
 import math
-import tempfile
 import threading
 from collections.abc import Callable, Container, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from podracer import command, files, metrics
+from podracer import command, metrics
 from podracer.checkpoints.checkpoint import Checkpoints
 from podracer.checkpoints.checkpoint import Config as Checkpoint
 from podracer.errors import UserError
@@ -168,33 +167,6 @@ def name_of(about: dict[str, Any]) -> str:
     return f"{about['agent']}-{about['env']}".replace(":", "-")
 
 
-def check_startable(folder: Path | None, overwrite: bool) -> None:
-    """Raises UserError where a new run could not write its folder; leaves nothing there.
-
-    Comes before compilation, which takes long; `run_folder.created` looks again.
-    """
-    place = Path("runs") if folder is None else folder
-    try:
-        with files.writing(place):  # its name may be too long
-            str(place.absolute()).encode()
-            exists = folder is not None and folder.is_dir()
-    except UnicodeEncodeError:  # Orbax could not write there
-        raise UserError(
-            f"{str(place)!a}: its path is not valid UTF-8; choose another folder"
-        ) from None
-    if exists:
-        if run_folder.is_held(folder):
-            raise UserError(
-                f"{folder}: another process is writing this run; wait for it, stop it, or "
-                "choose another folder"
-            )
-        run_folder.check_free(folder, overwrite)
-    while not place.exists() and not place.is_symlink():
-        place = place.parent
-    with files.writing(folder or "runs"), tempfile.TemporaryDirectory(dir=place):
-        pass
-
-
 def train(start: Callable[..., Any], config: Any, play: Any, **about: Any) -> Path:
     """Trains to the end, and returns the run's folder; the arguments of `open_run`."""
     with open_run(start, config, play, **about) as (folder, updates):
@@ -266,7 +238,7 @@ def _start_new(
         created = run_folder.created(options.run, contents, options.overwrite, name)
         return str(stack.enter_context(created))
 
-    hosts.lead(lambda: check_startable(options.run, options.overwrite))
+    hosts.lead(lambda: run_folder.check_startable(options.run, options.overwrite))
     updates = start(restore=None)
     folder = Path(hosts.lead(create))
     return folder, _checkpoints_of(folder, options), updates

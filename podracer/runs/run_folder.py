@@ -11,6 +11,7 @@ import secrets
 import shlex
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -223,6 +224,33 @@ def check_free(folder: Path, overwrite: bool) -> None:
             "(overwrite=True in a script)"
         )
     load_config(folder)  # never remove files that no run wrote
+
+
+def check_startable(folder: Path | None, overwrite: bool) -> None:
+    """Raises UserError where a new run could not write its folder; leaves nothing there.
+
+    Comes before compilation, which takes long; `created` looks again.
+    """
+    place = Path("runs") if folder is None else folder
+    try:
+        with writing(place):  # its name may be too long
+            str(place.absolute()).encode()
+            exists = folder is not None and folder.is_dir()
+    except UnicodeEncodeError:  # Orbax could not write there
+        raise UserError(
+            f"{str(place)!a}: its path is not valid UTF-8; choose another folder"
+        ) from None
+    if exists:
+        if is_held(folder):
+            raise UserError(
+                f"{folder}: another process is writing this run; wait for it, stop it, or "
+                "choose another folder"
+            )
+        check_free(folder, overwrite)
+    while not place.exists() and not place.is_symlink():
+        place = place.parent
+    with writing(folder or "runs"), tempfile.TemporaryDirectory(dir=place):
+        pass
 
 
 def _remove(path: Path) -> None:

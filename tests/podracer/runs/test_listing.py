@@ -15,7 +15,7 @@ from PIL import Image
 import podracer.__main__ as command
 from podracer.errors import UserError
 from podracer.metrics import JsonLines
-from podracer.runs import listing, plot, run, run_folder
+from podracer.runs import listing, plot, run_folder
 from podracer.runs.recording import record_updates
 
 
@@ -300,7 +300,7 @@ def test_a_name_too_long_for_a_file_is_one_line():
     with pytest.raises(UserError, match="File name too long; not a run"):
         command.list_runs(["x" * 300])
     with pytest.raises(UserError, match="x: cannot write: File name too long"):
-        run.check_startable(Path("x" * 300), overwrite=False)
+        run_folder.check_startable(Path("x" * 300), overwrite=False)
 
 
 @pytest.mark.parametrize(
