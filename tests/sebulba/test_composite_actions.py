@@ -7,6 +7,7 @@ import sebulba
 from podracer.errors import UserError
 from sebulba import evaluation
 from sebulba.cores import split
+from sebulba.host_environments.remote import serving
 from tests.agents import composite, reinforce
 from tests.sebulba.host_environments import stepping
 
@@ -42,4 +43,10 @@ def test_an_agent_with_an_action_of_two_parts_learns():
 def test_actions_of_another_structure_are_one_line(agent, name):
     with pytest.raises(UserError, match="action .*; correct the agent") as error:
         list(train(agent, name))
+    assert "\n" not in str(error.value)
+
+
+def test_they_are_not_served_to_other_machines():
+    with pytest.raises(UserError, match="actions .*only one array can be") as error:
+        serving.check(stepping.make(ENVIRONMENT))
     assert "\n" not in str(error.value)
