@@ -101,6 +101,12 @@ def as_declared(environment: Environment, action: Any) -> Any:
     """Actions [B, ...] in the dtypes of their spec; ProtocolError for those of another spec."""
     with jax.ensure_compile_time_eval():  # a spec may be computed, too
         action_spec = environment.action_spec()
+    structure, expected = map(jax.tree.structure, (action, action_spec))
+    if structure != expected:
+        raise ProtocolError(
+            f"an action is a {structure}; action_spec says {expected}: make the agent for "
+            "this environment"
+        )
 
     def leaf(spec: Any, x: jax.Array) -> jax.Array:
         is_float, may_be = (jnp.issubdtype(y.dtype, jnp.floating) for y in (x, spec))

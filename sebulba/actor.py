@@ -156,11 +156,10 @@ class Actor(threading.Thread):
         super().__init__(name=name, daemon=True)  # a hanging simulator blocks no exit
         self._environment, self._device = environment, device
         self._check = protocol.timestep_checker(environment)
-        spec = environment.action_spec()
+        self._action_spec = environment.action_spec()
         self._check_action = checking.action_checker(
-            type(environment).__name__, spec, (environment.batch_size,)
+            type(environment).__name__, self._action_spec, (environment.batch_size,)
         )
-        self._action_dtype = spec.dtype
         self._programs, self._unroll_length, self._key = programs, unroll_length, key
         self._server, self._queue = server, queue
         self._now: tuple[Before, Unroll] | None = None  # set by `begin`
@@ -234,9 +233,9 @@ class Actor(threading.Thread):
         for _ in range(self._unroll_length):
             params, version = self._server.latest(self._device)
             unroll, action = self._programs.step(params, keys, unroll, timestep)
-            action = np.asarray(action)
+            action = jax.tree.map(np.asarray, action)
             self._check_action(action)
-            action = action.astype(self._action_dtype, copy=False)
+            action = protocol.as_declared(self._action_spec, action)
             timestep = self._environment.step(action)
             self._check(timestep)
             self._queue.stepped()

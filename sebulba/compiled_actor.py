@@ -107,7 +107,8 @@ class Actor(actor.Actor):
         super().begin()
         before, unroll = self._now
         name, compiled = type(self._environment).__name__, self._environment.compiled()
-        action = jax.eval_shape(lambda rows: rows[0], unroll.outputs.action)
+        actions = unroll.outputs.action
+        action = jax.eval_shape(lambda x: jax.tree.map(lambda y: y[0], x), actions)
         check_compiled(name, compiled, before.timestep, action)
         state, simulate = compiled
         self._state = jax.device_put(state, self._device)  # else two compilations

@@ -13,6 +13,7 @@ from podracer.runs.evaluation import Evaluation
 from podracer.trained import filming
 from podracer.trained.filming import Film, Frame
 from sebulba.host_environments import HostEnvironment
+from sebulba.host_environments.protocol import as_declared
 
 
 def evaluate(
@@ -49,7 +50,7 @@ def evaluate(
     check_play(episodes, max_steps, seed)
     size = environment.batch_size
     act = jax.jit(filming.actor_step_of(agent, greedy))
-    dtype = environment.action_spec().dtype
+    action_spec = environment.action_spec()
     left = episodes // size + (np.arange(size) < episodes % size)
     total, length = np.zeros(size, np.float32), np.zeros(size, np.int32)
     played, key, steps = [], jax.random.key(seed), 0
@@ -57,7 +58,7 @@ def evaluate(
     while left.any():
         keys = jax.random.split(jax.random.fold_in(key, steps), size)
         actor_state, output = act(keys, actor_params, actor_state, timestep)
-        timestep = environment.step(np.asarray(output.action, dtype))
+        timestep = environment.step(as_declared(action_spec, output.action))
         first, last = timestep.first(), timestep.last()
         total = np.where(first, 0, total + timestep.reward)
         length = np.where(first, 0, length + 1)
@@ -96,7 +97,7 @@ def film(
     """
     filming.check(episodes, max_steps, seed)
     act, key = jax.jit(filming.actor_step_of(agent, greedy)), jax.random.key(seed)
-    dtype = environment.action_spec().dtype
+    action_spec = environment.action_spec()
 
     def draw(actor_state, timestep):
         bare = jax.tree.map(lambda x: x[0], timestep._replace(observation=()))
@@ -108,7 +109,8 @@ def film(
     def step(state, number):
         keys = jax.random.split(jax.random.fold_in(key, number), 1)
         actor_state, output = act(keys, actor_params, *state)
-        return draw(actor_state, environment.step(np.asarray(output.action, dtype)))
+        action = as_declared(action_spec, output.action)
+        return draw(actor_state, environment.step(action))
 
     return filming.film(start, step, episodes, max_steps, environment)
 

@@ -1,4 +1,4 @@
-"""An agent written from podracer/agent.py alone, and a count of any agent's steps."""
+"""Agents written from podracer/agent.py alone, and a count of any agent's steps."""
 
 import collections
 
@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from podracer.agent import ActorOutput, Agent, LearnerState
+from podracer.learning import losses
+from podracer.networks.policies import Categorical, Gaussian
 from podracer.parallel import AVERAGE
 
 LEARNING_RATE = 0.1
@@ -51,6 +53,50 @@ def reinforce(observations: int, actions: int, average=AVERAGE) -> Agent:
         lambda batch_size: (),
         actor_step,
         actor_step,
+    )
+
+
+def composite(average=AVERAGE) -> Agent:
+    """REINFORCE for `environments.Composite`, with a policy for each part of an action."""
+
+    def policies(params, shape):
+        logits, mean = (
+            jnp.broadcast_to(params[name], (*shape, params[name].size))
+            for name in ("logits", "mean")
+        )
+        return Categorical(logits), Gaussian(mean, jnp.full_like(mean, 0.3))
+
+    def actor_step(keys, params, actor_state, timestep):
+        choice, amount = (
+            policy.sample(keys) for policy in policies(params, timestep.reward.shape)
+        )
+        return actor_state, ActorOutput({"choice": choice, "amount": amount}, ())
+
+    def greedy_actor_step(keys, params, actor_state, timestep):
+        choice, amount = (x.mode() for x in policies(params, timestep.reward.shape))
+        return actor_state, ActorOutput({"choice": choice, "amount": amount}, ())
+
+    def learner_step(key, learner_state, trajectory):
+        reward, _, mask = losses.transitions(trajectory.timesteps, 1.0)
+        action, params = trajectory.outputs.action, learner_state.shared
+
+        def loss(params):
+            choice, amount = policies(params, reward.shape)
+            log_prob = choice.log_prob(action["choice"])
+            log_prob += amount.log_prob(action["amount"])
+            return -jnp.mean(mask * log_prob * (reward - jnp.mean(reward)))
+
+        gradients = average(jax.grad(loss)(params))
+        params = jax.tree.map(lambda x, g: x - LEARNING_RATE * g, params, gradients)
+        return LearnerState(params, ()), {}
+
+    return Agent(
+        lambda key: LearnerState({"logits": jnp.zeros(3), "mean": jnp.zeros(2)}, ()),
+        learner_step,
+        lambda learner_state: learner_state.shared,
+        lambda batch_size: (),
+        actor_step,
+        greedy_actor_step,
     )
 
 

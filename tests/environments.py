@@ -63,6 +63,23 @@ class Bandits(Counter):
 
 
 @dataclasses.dataclass(frozen=True)
+class Composite(Counter):
+    """An action of two parts, a choice and two numbers: it pays for choice 2 and 0.5 each."""
+
+    def step(self, key, state, action):
+        state = state + 1
+        missed = jnp.sum(jnp.square(action["amount"] - 0.5))
+        reward = jnp.where(action["choice"] == 2, 1.0, 0.0) - missed
+        return state, transition(reward, jnp.zeros(1), state >= self.length)
+
+    def action_spec(self) -> Any:
+        return {
+            "choice": specs.DiscreteArray(3),
+            "amount": specs.BoundedArray((2,), np.float32, -1.0, 1.0),
+        }
+
+
+@dataclasses.dataclass(frozen=True)
 class Explosive(Counter):
     """The reward is NaN from a given step of the first episode on."""
 

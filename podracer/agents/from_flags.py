@@ -216,7 +216,7 @@ def make_agent(
     if frame_stack > 1:
         spec = transformations.stacked_spec(spec, frame_stack)
     inner_actions = action_spec
-    continuous = heads.kind_of(action_spec)[0] == "numbers"
+    continuous = heads.is_continuous(action_spec)
     if continuous and interface.actions == "scale":
         inner_actions = ranges.scaled_spec(action_spec)
     if last_action:

@@ -144,8 +144,8 @@ def kind_of(action_spec: Any) -> tuple[str, tuple[int, ...]]:
     """
     if isinstance(action_spec, specs.DiscreteArray):
         return "one of", (int(action_spec.num_values),)
-    shape = action_spec.shape
-    if isinstance(action_spec, specs.BoundedArray) and len(shape) == 1 and shape[0]:
+    shape = action_spec.shape if isinstance(action_spec, specs.BoundedArray) else ()
+    if len(shape) == 1 and shape[0]:
         if np.issubdtype(action_spec.dtype, np.floating):
             return "numbers", shape
         whole = np.issubdtype(action_spec.dtype, np.integer)
@@ -153,19 +153,30 @@ def kind_of(action_spec: Any) -> tuple[str, tuple[int, ...]]:
             highest = np.broadcast_to(action_spec.maximum, shape)
             return "several", tuple(int(x) + 1 for x in highest)
     raise UserError(
-        f"action_spec is {action_spec}; a policy is for one choice (a dm_env "
+        f"action_spec is {_one_line(action_spec)}; a policy is for one choice (a dm_env "
         "DiscreteArray), several (a BoundedArray [K] of integers from 0) or numbers (a "
         "BoundedArray [D] of floats): wrap the environment so that it has one of these"
     )
 
 
-def number_of_actions(action_spec: specs.Array, who: str) -> int:
+def number_of_actions(action_spec: Any, who: str) -> int:
     """The number of actions to choose one from. Raises UserError for other actions; `who`
     can choose no other."""
     kind, sizes = kind_of(action_spec)
     if kind != "one of":
         raise UserError(
-            f"action_spec is {action_spec}; {who} is for discrete actions, one choice (a "
+            f"action_spec is {_one_line(action_spec)}; {who} is for discrete actions, one choice (a "
             "dm_env DiscreteArray): use another agent, such as ppo"
         )
     return sizes[0]
+
+
+def is_continuous(action_spec: Any) -> bool:
+    """Whether an action, any pytree, has nothing but floats."""
+    leaves = jax.tree.leaves(action_spec)
+    return all(np.issubdtype(spec.dtype, np.floating) for spec in leaves)
+
+
+def _one_line(spec: Any) -> str:
+    """A spec, whose bounds may be long, in one line."""
+    return " ".join(str(spec).split())

@@ -67,7 +67,7 @@ def stacked_spec(frame_spec: specs.Array, num_frames: int) -> specs.Array:
     return frame_spec.replace(shape=(*shape, num_frames * channels), **bounds)
 
 
-def observe_last_action(agent: Agent, action_spec: specs.Array) -> Agent:
+def observe_last_action(agent: Agent, action_spec: PyTree) -> Agent:
     """The agent sees `(observation, last action)`; the action is 0 at the very start.
 
     Args:
@@ -75,10 +75,12 @@ def observe_last_action(agent: Agent, action_spec: specs.Array) -> Agent:
       action_spec: the environment's.
     """
 
-    def initial(batch_size: int) -> jax.Array:
-        return jnp.zeros((batch_size, *action_spec.shape), action_spec.dtype)
+    def initial(batch_size: int) -> PyTree:
+        return jax.tree.map(
+            lambda spec: jnp.zeros((batch_size, *spec.shape), spec.dtype), action_spec
+        )
 
-    def see(last_action: jax.Array, timestep: dm_env.TimeStep):
+    def see(last_action: PyTree, timestep: dm_env.TimeStep):
         observation = (timestep.observation, last_action)
         return last_action, timestep._replace(observation=observation)
 

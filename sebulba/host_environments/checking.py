@@ -99,14 +99,22 @@ def action_checker(
 
     Continuous actions may be outside of their bounds: environments clip them or not.
     """
-    declared = of_spec(spec, "action")
-    if declared.dtype.kind == "f":
-        declared = declared._replace(low=-np.inf, high=np.inf)
+    declared = _unbounded(of_spec(spec, "action"))
 
     def complaints(action: Any) -> Iterator[str]:
         return complaints_of(declared, action, batch, True)
 
     return sampled(name, complaints, "correct the agent")
+
+
+def _unbounded(declared: Members | Declared) -> Members | Declared:
+    """The same without the bounds of what is continuous."""
+    if isinstance(declared, Members):
+        parts = {name: _unbounded(part) for name, part in declared.parts.items()}
+        return declared._replace(parts=parts)
+    if declared.dtype.kind == "f":
+        return declared._replace(low=-np.inf, high=np.inf)
+    return declared
 
 
 def sampled(

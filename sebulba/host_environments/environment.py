@@ -37,14 +37,14 @@ class HostEnvironment(Protocol):
     def reset(self) -> dm_env.TimeStep:
         """FIRST in every environment. Called before any step."""
 
-    def step(self, action: np.ndarray) -> dm_env.TimeStep:
-        """The timesteps after `action` [B, ...], in the dtype of its spec; read-only."""
+    def step(self, action: Any) -> dm_env.TimeStep:
+        """The timesteps after `action` [B, ...], in the dtypes of its spec; read-only."""
 
     def observation_spec(self) -> Any:
         """A pytree of dm_env specs, without the batch axis."""
 
     def action_spec(self) -> Any:
-        """A dm_env spec, without the batch axis."""
+        """A dm_env spec, or a pytree of them, without the batch axis."""
 
     def finished_games(self) -> "Games | None":
         """Games finished since the last call; None if each episode is a whole game."""

@@ -77,7 +77,7 @@ class JaxEnvironment:
         self._state, timestep = self._start(self._keys)
         return jax.device_get(timestep)
 
-    def step(self, action: np.ndarray) -> dm_env.TimeStep:
+    def step(self, action: Any) -> dm_env.TimeStep:
         self._count += 1
         self._state, timestep = self._step(
             self._keys, np.uint32(self._count), self._state, action

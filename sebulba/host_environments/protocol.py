@@ -58,6 +58,15 @@ def timestep_checker(environment: Any) -> Callable[[Any], None]:
     return check
 
 
+def as_declared(action_spec: Any, action: Any) -> Any:
+    """An actor's action [B, ...] as NumPy's arrays, in the dtypes of their specs."""
+    return jax.tree.map(
+        lambda spec, x: np.asarray(x).astype(spec.dtype, copy=False),
+        action_spec,
+        action,
+    )
+
+
 def check_snapshot(name: str, snapshot: Any) -> None:
     """Raises UserError for what a checkpoint cannot keep bit for bit."""
     _check_kept(f"{name}: snapshot", snapshot)

@@ -11,9 +11,11 @@ from concurrent import futures
 from pathlib import Path
 
 import grpc
+from dm_env import specs
 from dm_env_rpc.v1 import dm_env_rpc_pb2_grpc
 
 from podracer.errors import UserError, check_range
+from sebulba.host_environments import checking
 from sebulba.host_environments.environment import HostEnvironment
 from sebulba.host_environments.remote import protocol
 from sebulba.host_environments.remote.client_options import (
@@ -97,8 +99,14 @@ def serving(make: Callable[[int], HostEnvironment], config: Config) -> Iterator[
 
 
 def check(environment: HostEnvironment) -> None:
-    """Raises UserError unless the protocol can carry its observations."""
+    """Raises UserError unless the protocol can carry its observations and actions."""
     protocol.flatten(environment.observation_spec())
+    action_spec = environment.action_spec()
+    if not isinstance(action_spec, specs.Array):
+        raise UserError(
+            f"{type(environment).__name__} has actions {checking.shown(action_spec)}; only "
+            "one array can be served: train where the environment runs"
+        )
 
 
 def still_stepping() -> bool:

@@ -1,0 +1,69 @@
+"""Actions are any pytree that the environment and the agent agree on."""
+
+import jax
+import pytest
+
+import anakin
+import envs_jax
+from podracer import networks, transformations
+from podracer.agents import AGENTS
+from podracer.errors import UserError
+from podracer.transformations import ranges
+from tests.agents import composite, reinforce
+from tests.environments import Bandit, Composite
+
+SIZES = {"batch_size": 32, "unroll_length": 5, "total_steps": 160 * 300}
+
+
+def test_an_agent_with_an_action_of_two_parts_learns():
+    environment, agent = Composite(), composite()
+    envs_jax.check(environment, deterministic=True)
+    *_, (state, row) = anakin.train(agent, environment, cores=2, **SIZES)
+    assert row["episode_return"] > 0.5 * 5  # at first -0.3 * 5
+    params = agent.actor_params(state.learner)
+    played = anakin.evaluate(agent, params, environment, episodes=4)
+    assert (played.episode_return > 0.9 * 5).all()
+
+
+@pytest.mark.parametrize(
+    ("agent", "environment"),
+    [(reinforce(1, 3), Composite()), (composite(), Bandit())],
+    ids=["one instead of two", "two instead of one"],
+)
+def test_actions_of_another_structure_are_one_line(agent, environment):
+    with pytest.raises(UserError, match="an action is a .* action_spec says") as error:
+        next(anakin.train(agent, environment, cores=1, **SIZES))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_our_agents_refuse_them_in_one_line(name):
+    make = getattr(AGENTS[name], "make_network", networks.actor_critic)
+    environment = Composite()
+    with pytest.raises(UserError, match="^action_spec is .*a policy is for") as error:
+        make(environment.observation_spec(), environment.action_spec())
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("bounded", [ranges.scale_actions, ranges.clip_actions])
+def test_only_parts_that_are_numbers_are_scaled_and_clipped(bounded):
+    spec = Composite().action_spec()
+    with pytest.raises(
+        UserError, match=r"^action_spec\['choice'\] is of int32"
+    ) as error:
+        bounded(composite(), spec)
+    assert "\n" not in str(error.value)
+
+
+def test_the_last_action_is_seen_whole():
+    inner, seen = composite(), []
+
+    def actor_step(keys, params, actor_state, timestep):
+        seen.append(jax.tree.map(lambda x: x.shape, timestep.observation[1]))
+        return inner.actor_step(keys, params, actor_state, timestep)
+
+    agent = transformations.observe_last_action(
+        inner._replace(actor_step=actor_step), Composite().action_spec()
+    )
+    next(anakin.train(agent, Composite(), cores=1, **SIZES))
+    assert seen and all(x == {"choice": (32,), "amount": (32, 2)} for x in seen)
