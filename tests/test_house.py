@@ -31,6 +31,7 @@ ADAPTER = "sebulba/host_environments/envs_jax.py"  # may import envs_jax as well
 # The rooms of podracer: a room may import rooms on lower floors only.
 FLOORS = [
     {"agent", "errors"},
+    {"kernels"},
     {"parallel", "files", "imports"},
     {"networks", "transformations", "metrics", "command", "checkpoints"},
     {"learning", "runs", "plan"},

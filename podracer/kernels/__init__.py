@@ -1,0 +1,1 @@
+"""All that exists only because some machine computes it faster: drop-ins for JAX and flax."""
