@@ -24,6 +24,7 @@ from sebulba.command import environments
 from sebulba.command.flags import Evaluate, Plan, Train
 from sebulba.command.serving import serve
 from sebulba.cores import split
+from sebulba.host_environments.environment import capabilities_of
 from sebulba.report import advice
 from sebulba.starting import most_ahead
 
@@ -108,7 +109,7 @@ def plan(argv: Sequence[str]) -> None:
         make = environments.maker(configured.env, configured.config, 1)
         with contextlib.closing(environments.example(make, configured.env)) as example:
             specs = example.observation_spec(), example.action_spec()
-            timestep, dynamic = example.reset(), hasattr(example, "receive")
+            timestep, dynamic = example.reset(), capabilities_of(example).dynamic
         print(f"{configured}, {slice}")
         agent = make_agent(configured, specs)
         planning.describe(slice, agent, timestep, dynamic, configured.config)

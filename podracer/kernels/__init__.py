@@ -10,6 +10,7 @@ makes a workload of `benchmarks/` at least 5 % faster (docs/results/kernels.md).
 from podracer.kernels.blocking import grad_of_sum, unroll
 from podracer.kernels.collectives import together
 from podracer.kernels.convolution import conv_general_dilated, max_pool
+from podracer.kernels.foreign import without_effect
 from podracer.kernels.installing import install
 from podracer.kernels.loops import scan
 from podracer.kernels.products import concatenate, dot_general, relu
@@ -35,5 +36,6 @@ __all__ = [
     "together",
     "unroll",
     "without",
+    "without_effect",
     "write_rows",
 ]

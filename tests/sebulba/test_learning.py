@@ -146,11 +146,11 @@ def test_the_key_of_a_decision_depends_on_the_environment_and_the_step_alone():
 
     def keys(size, first=0, steps=0, unroll_length=6):
         timestep = dm_env.TimeStep(None, np.zeros(size), None, None)
-        before = actor.Before(
+        start = actor.UnrollStart(
             None, None, jax.random.key(1), jnp.uint32(steps), timestep
         )
         programs = actor.make_programs(agent, unroll_length, 1, first)
-        return jax.random.key_data(programs.keys(before))
+        return jax.random.key_data(programs.keys(start))
 
     expected = np.asarray(keys(4, unroll_length=12))
     assert len(np.unique(expected.reshape(48, 2), axis=0)) == 48
@@ -167,11 +167,11 @@ def test_a_decision_is_the_same_whichever_environments_are_ready():
 
     def trajectory(module, steps):
         programs = module.make_programs(agent, 2, 1)
-        before, unroll = programs.start(params, jax.random.key(1), timestep)
-        keys = programs.keys(before)
+        start, unroll = programs.start(params, jax.random.key(1), timestep)
+        keys = programs.keys(start)
         for part, *which in steps:
             unroll, _ = programs.step(params, keys, unroll, part, *which)
-        return programs.finish(before, unroll, timestep)[1][0]
+        return programs.finish(start, unroll, timestep).parts[0]
 
     first, last = np.array([0, 1], np.int32), np.array([2, 3], np.int32)
     parts = [
