@@ -155,7 +155,7 @@ class Learner:
             dict(zip(names, x, strict=True)) for x in parallel.on_host(read)
         )
         tally.stop_if_not_finite(failures)
-        return means
+        return tally.reported(means)
 
     def _over_cores(self, function, **options):
         return parallel.over_cores(function, self._mesh, **options)

@@ -217,7 +217,7 @@ def _label(name: str) -> str:
         return "seconds of training"
     if name == "episode_return":
         return "mean return of finished episodes"
-    unit = VOCABULARY[name][0]
+    unit, _ = VOCABULARY.get(name, ("", ""))  # an agent has its own metrics, too
     return f"{name} ({unit})" if unit else name
 
 

@@ -19,11 +19,8 @@ from podracer.parallel import hosts
 from podracer.runs import run, run_folder
 from podracer.training import files, flags
 
-FREE = (
-    "keep.",
-    "cores:",
-    "agent.update_rule:",
-)  # what a resumed run may change without --allow-changes
+# What a resumed run may change without --allow-changes, beside `command.PINNED` fields.
+FREE = "keep.", "cores:"
 CONFIG = (
     "a run's config.json, or YAML of the same shape, to start from; flags win over it"
 )
@@ -61,16 +58,18 @@ class Configured(NamedTuple):
     ) -> Agent:
         """The agent with this configuration of its own, for these environments."""
         return from_flags.make_agent(
-            self.chosen.module,
-            agent,
-            self.config.network,
-            observation_spec,
-            action_spec,
-            self.config.interface,
-            frame_stack,
-            self.chosen.make_network,
-            self.config.replay,
-            self.config.unroll_length,
+            from_flags.Parts(
+                self.chosen.algorithm,
+                agent,
+                self.config.network,
+                observation_spec,
+                action_spec,
+                self.config.interface,
+                frame_stack,
+                self.chosen.make_network,
+                self.config.replay,
+                self.config.unroll_length,
+            )
         )
 
 
@@ -118,7 +117,7 @@ def configure(
     preset = {k: v for k, v in chosen.preset._asdict().items() if k in known}
     options = environments.default_options(env.name)
     new = kind(chosen.preset.config, options, **preset)
-    default = _default(new, before, given)
+    default = _default(new, chosen, before, given)
     shown = (
         *chosen.flags,
         env,
@@ -127,12 +126,12 @@ def configure(
         *read.values(),
     )
     config = command.parse(default, argv, f"{program} {kind.__name__.lower()}", shown)
-    agent = from_flags.pinned(config.agent, config.network)
+    agent = chosen.algorithm.pinned(config.agent, config.network)
     config = dataclasses.replace(config, agent=agent)
     refuse_changes(default, config)
     _check_inputs_stay(config)
     if config.keep.resume is None:
-        check_seed(config.seed, getattr(config, "seeds", 1))
+        check_seed(config.seed, config.number_of_seeds)
     others = {name: choice.name for name, choice in read.items()}
     configured = Configured(config, chosen, env.name, others)
     _check_same_on_hosts(configured, program)
@@ -172,7 +171,12 @@ def _refuse_meta_train(before: run.Stored) -> None:
         )
 
 
-def _default(new: Any, before: run.Stored | None, given: Mapping[str, Any]) -> Any:
+def _default(
+    new: Any,
+    chosen: from_flags.Chosen,
+    before: run.Stored | None,
+    given: Mapping[str, Any],
+) -> Any:
     """What flags start from: the configuration `new`, or that of an earlier run."""
     if before is None:
         return new
@@ -180,6 +184,8 @@ def _default(new: Any, before: run.Stored | None, given: Mapping[str, Any]) -> A
     other = {x for x in run.NAMED if given[x] != getattr(before, x)}
     other -= {x for x in ("agent", "env") if getattr(before, x) is None}
     values = {name: x for name, x in before.config.items() if name not in other}
+    if "agent" in values:
+        values["agent"] = from_flags.upgraded(chosen.algorithm, values["agent"])
     config = command.filled(new, values)
     return resumed(config, before if given["resume"] else None)
 

@@ -29,12 +29,16 @@ from podracer.agents.batch_ppo.loss import (
 from podracer.errors import UserError
 from podracer.learning import losses, optimizers, whole_episodes
 from podracer.learning.gradients import mean_gradient
+from podracer.metrics.tally import FAILED
 from podracer.networks import Network
 from podracer.parallel import AVERAGE, Average
 from podracer.transformations import normalizer
 from podracer.transformations.normalizer import Normalizer
 
-METRICS = "loss/total", "loss/policy", "loss/value", "loss/entropy", "gradient_norm"
+LOSSES = "loss/total", "loss/policy", "loss/value", "loss/entropy", "gradient_norm"
+TOO_LONG = (
+    FAILED + "an episode is longer than the agent's memory: raise max_episode_length"
+)
 
 
 class Filters(NamedTuple):
@@ -82,7 +86,7 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
             normalizer.initial_state(network.observation_spec),
             normalizer.initial_state(specs.Array((), np.float32)),
         )
-        metrics = dict.fromkeys((*METRICS, "kl"), jnp.float32(0.0))
+        metrics = dict.fromkeys((*LOSSES, "kl"), jnp.float32(0.0))
         penalty = jnp.float32(config.kl_penalty)
         return Shared(params, optimizer.init(params), filters, penalty, metrics)
 
@@ -244,7 +248,8 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
             "trained": all_full.astype(jnp.float32),
             "episodes_waiting": memory.count.astype(jnp.float32),
             "episodes_dropped": stored.dropped,
-            "max_episode_length": jnp.where(stored.too_long, jnp.nan, length),
+            "max_episode_length": jnp.float32(length),
+            TOO_LONG: stored.too_long.astype(jnp.float32),
             "reward_scale": normalizer.scale(shared.filters.reward),
         }
         return LearnerState(shared, memory), metrics

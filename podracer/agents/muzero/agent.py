@@ -15,8 +15,13 @@ from podracer.agents.muzero.search import make_search
 from podracer.errors import UserError
 from podracer.learning import losses, model_targets, optimizers
 from podracer.learning.gradients import mean_gradient
+from podracer.metrics.tally import FAILED
 from podracer.networks.world_model import Model
 from podracer.parallel import AVERAGE, Average
+
+BEYOND = FAILED + (
+    "a reward or value target is beyond the network's support: raise network.max_return"
+)
 
 
 class Extras(NamedTuple):
@@ -134,10 +139,9 @@ def make_agent(config: Config, network: Model, average: Average = AVERAGE) -> Ag
         metrics |= {
             "learning_rate": learning_rate,
             "temperature": actor_params(learner_state).temperature,
-            # Not finite, which stops the run, rather than silently clipped.
-            "max_return": jnp.where(
-                largest <= model.support.max_return, largest, jnp.nan
-            ),
+            "max_return": largest,
+            # Stops the run, rather than that it is silently clipped.
+            BEYOND: (largest > model.support.max_return).astype(jnp.float32),
         }
         shared = Shared(params, opt_state, updates, progress)
         return LearnerState(shared, ()), metrics

@@ -12,7 +12,6 @@ from dm_env import specs
 from podracer import networks
 from podracer.agent import ActorOutput, Trajectory
 from podracer.agents import impala
-from podracer.agents.presets import PRESETS
 from podracer.learning import gradients, optimizers
 from podracer.networks.policies import Categorical
 from tests.jitted import jitted
@@ -90,7 +89,7 @@ def test_reductions_differ_by_a_factor():
 
 
 def test_presets_are_the_published_ones():
-    presets = PRESETS["impala"]
+    presets = impala.PRESETS
     torchbeast, table = presets["torchbeast"], presets["impala"]
     assert (torchbeast.unroll_length, torchbeast.batch_size) == (80, 8)
     assert torchbeast.config == impala.Config(
