@@ -89,12 +89,12 @@ def estimate(
         timesteps = timesteps._replace(
             discount=jnp.where(last, 0.0, timesteps.discount)
         )
-    between = losses.transitions(timesteps, config.discount_factor)
-    target = returns(values, between)
+    transitions = losses.transitions(timesteps, config.discount_factor)
+    target = returns(values, transitions)
     if config.gae_lambda is None:
         advantage = target - values[:-1]
     else:
-        ends = between
+        ends = transitions
         if config.padding_in_bootstrap and not config.bootstrap_on_truncation:
             on = jnp.where(last, 1.0, timesteps.discount).at[-1].set(0.0)
             ends = losses.transitions(
@@ -103,14 +103,14 @@ def estimate(
         advantage = losses.gae(values, ends, config.gae_lambda)
     if config.truncate_chunk_returns and config.chunk_length is not None:
         after = jnp.arange(1, len(last))[:, None]  # the timesteps after transitions
-        within = jnp.where(after % config.chunk_length == 0, 0.0, between.discount)
-        target = returns(values, between._replace(discount=within))
-    return target, advantage, between.mask
+        within = jnp.where(after % config.chunk_length == 0, 0.0, transitions.discount)
+        target = returns(values, transitions._replace(discount=within))
+    return target, advantage, transitions.mask
 
 
-def returns(values: jax.Array, between: losses.Transitions) -> jax.Array:
+def returns(values: jax.Array, transitions: losses.Transitions) -> jax.Array:
     """Discounted returns [L, N], bootstrapped from values [L + 1, N] where cut off."""
-    return losses.gae(values, between, 1.0) + between.mask * values[:-1]
+    return losses.gae(values, transitions, 1.0) + transitions.mask * values[:-1]
 
 
 def chunks(batch: Batch, length: int) -> Batch:
