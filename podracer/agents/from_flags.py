@@ -137,8 +137,8 @@ def network_maker(path: str | None, chosen: Algorithm) -> tuple[MakeNetwork, Any
     has_flags = dataclasses.is_dataclass(config) and not isinstance(config, type)
 
     def make(observation_spec: Any, action_spec: specs.Array, config: Any):
-        given = (observation_spec, action_spec, *([config] if has_flags else []))
-        network = function(*given)
+        arguments = (observation_spec, action_spec, *([config] if has_flags else []))
+        network = function(*arguments)
         if not isinstance(network, kind):
             raise UserError(
                 f"--network: {path} gives {type(network).__name__}; it must be "

@@ -73,8 +73,8 @@ def make_agent(
         return rule.make_rule(config, sizes), weights
 
     def targets(_, state, experience):
-        found, weights = of_file()
-        return found.targets(weights, state, experience)
+        learned, weights = of_file()
+        return learned.targets(weights, state, experience)
 
     return learned_rule.make_agent(
         rule.make_rule(config)._replace(targets=targets),

@@ -55,14 +55,14 @@ def filled(default: Config, values: Mapping[str, Any], where: str = "") -> Confi
             f"have written it){nearest(unknown[0], fields)}"
         )
     hints = typing.get_type_hints(type(default), include_extras=False)
-    given = {
+    new = {
         name: filled(fields[name], value, f"{where}{name}.")
         if dataclasses.is_dataclass(fields[name])
         else _checked(f"{where}{name}", value, hints[name], fields[name])
         for name, value in values.items()
     }
     try:
-        return dataclasses.replace(default, **given)
+        return dataclasses.replace(default, **new)
     except ValueError as error:  # from a dataclass that checks its own values
         raise UserError(f"{where}{error}") from error
 
