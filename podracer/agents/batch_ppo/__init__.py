@@ -17,6 +17,7 @@ from podracer.agents.batch_ppo.presets import PRESETS, RENAMED
 
 __all__ = ["METRICS", "PRESETS", "RENAMED", "Config", "make_agent", "upgraded"]
 
+# (unit, meaning) of each
 METRICS = {
     "kl_penalty": ("", "weight of the KL divergence in the loss"),
     "episodes_waiting": (

@@ -60,6 +60,8 @@ _MUJOCO = Config(
     chunk_length=50,
     chunks_per_step=4,
 )
+
+# for --preset
 PRESETS = {
     "mujoco": _preset(_MUJOCO, 8, _HEAD),
     "paper": _preset(_PAPER, 10, _HEAD_OF_V1),

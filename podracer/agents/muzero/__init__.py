@@ -20,6 +20,7 @@ __all__ = ["METRICS", "OFF_POLICY", "PRESETS", "Config", "make_agent", "make_net
 
 OFF_POLICY = True  # the search's policies and values may be stale: replay may be used
 
+# (unit, meaning) of each
 METRICS = {
     "loss/value": ("nat", "mean cross-entropy of predicted values per step"),
     "loss/reward": ("nat", "mean cross-entropy of predicted rewards per step"),

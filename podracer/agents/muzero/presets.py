@@ -17,6 +17,7 @@ _SMALL_MUZERO = Preset(
         1024, samples_per_insert=8.0, minimum_fill=256, fresh=False, updates=8
     ),
 )
+# for --preset
 PRESETS = {
     "small": _SMALL_MUZERO,
     # ours, tried on Breakout
