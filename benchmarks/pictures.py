@@ -20,7 +20,6 @@ import anakin
 import envs_jax
 from podracer import networks, parallel
 from podracer.agents import ppo
-from podracer.agents.presets import PRESETS
 from podracer.files import atomic
 from podracer.metrics import human
 from podracer.runs.plot import COLORS, Picture
@@ -177,7 +176,7 @@ def trajectory() -> Picture:
 def episodes(config: Config) -> list[tuple[float, list[Shot]]]:
     """[(environment steps, pictures of an episode)], one for each of `config.shown`."""
     environment = envs_jax.make(config.env)
-    preset = PRESETS["ppo"]["minatar"]
+    preset = ppo.PRESETS["minatar"]
     settings = dataclasses.replace(preset.config, total_steps=config.steps)
     specs = environment.observation_spec(), environment.action_spec()
     agent = ppo.make_agent(settings, networks.actor_critic(*specs))

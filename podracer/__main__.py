@@ -42,10 +42,6 @@ class Plot:
     def __post_init__(self):
         if self.out.suffix not in FORMATS:
             raise UserError(f"--out is {self.out}; it must end in .png or .svg")
-        if self.y not in VOCABULARY:
-            raise UserError(
-                f"--y is {self.y}: no such metric{nearest(self.y, VOCABULARY)}"
-            )
         if self.profile and (self.statistic, self.x) != ("mean", "steps"):
             raise UserError(
                 "--profile draws all runs at their ends: leave out --statistic and --x"
@@ -99,7 +95,8 @@ def plot(argv: Sequence[str]) -> None:
         else:
             print(f"{run.folder}: no {config.y} yet, left out")
     if not groups:
-        raise UserError(f"no run has any {config.y}: nothing to draw")
+        like = nearest(config.y, VOCABULARY)
+        raise UserError(f"no run has any {config.y}: nothing to draw{like}")
     for name, runs in groups.items():
         _describe(name, runs, config.x)
 

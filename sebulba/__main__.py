@@ -48,9 +48,9 @@ def train(argv: Sequence[str]) -> None:
     with contextlib.closing(environments.example(make, configured.env)) as example:
         specs = example.observation_spec(), example.action_spec()
     agent = make_agent(configured, specs)
-    kept, most = memory.replayed(agent, specs[0], config), memory.available()
+    replayed, most = memory.replayed(agent, specs[0], config), memory.available()
     held = memory.of_learner(agent, len(cores.learners), most)
-    held += kept.check(most, hosts.number_of())
+    held += replayed.check(most, hosts.number_of())
     # Each thread has a trajectory in the making and one in the queue.
     steps = 2 * threads * (config.unroll_length + 1)
     memory.check(config.batch_size, steps, specs[0], besides=held)

@@ -159,7 +159,7 @@ class Learner:
             dict(zip(names, x, strict=True)) for x in parallel.on_host(arrays)
         )
         tally.stop_if_not_finite(failures)
-        return means
+        return tally.reported(means)
 
     def whole_state(self, snapshot: Any, sums: Any) -> State:
         """The state, with this host's snapshot of the actor and sums of the report, if any."""

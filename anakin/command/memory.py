@@ -33,13 +33,13 @@ def check(
     agent, spec = make_agent({}), environment.observation_spec()
     copies = runs or config.cores or jax.local_device_count()
     runs, most = runs or 1, memory.available()
-    kept = memory.replayed(agent, spec, config)
+    replayed = memory.replayed(agent, spec, config)
     learner = memory.of_learner(agent, copies, most)
-    held = learner + kept.check(most, hosts.number_of(), runs)
+    held = learner + replayed.check(most, hosts.number_of(), runs)
 
     def estimate() -> int:
         """Bytes on this host that grow with the batch."""
-        besides = kept.size + learner // copies
+        besides = replayed.size + learner // copies
         return (size(agent, environment, count, length) - besides) * runs
 
     memory.check(count * runs, length + 1, spec, estimate, held)

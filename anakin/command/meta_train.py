@@ -20,6 +20,8 @@ from podracer.rules import lpg as lpg_rule
 from podracer.runs import run, run_folder
 from podracer.training import configuring
 
+ABOUT = {"agent": KIND, "env": "lpg-tasks"}  # what a run folder says
+
 
 @dataclasses.dataclass(frozen=True)
 class MetaTrain:
@@ -96,7 +98,7 @@ def main(argv: Sequence[str]) -> None:
         return train(restore=restore and writing(restore, config), stopped=stopped)
 
     with (
-        run.open_run(start, config, None, **run.META_TRAIN) as (folder, updates),
+        run.open_run(start, config, None, **ABOUT) as (folder, updates),
         contextlib.closing(updates),
     ):
         for state, _ in updates:

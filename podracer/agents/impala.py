@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import optax
 
 from podracer.agent import Agent, LearnerState, PyTree
+from podracer.agents.algorithm import Preset
 from podracer.errors import check_ranges
 from podracer.learning import losses, optimizers
 from podracer.learning.gradients import Loss, gradient_of_sum, sequences
@@ -168,3 +169,28 @@ def make_loss(config: Config, network: Network) -> Loss:
         return losses.Terms(total, means, transitions.mask)
 
     return loss
+
+
+_TABLE_G1 = Config(learning_rate=6e-4, entropy_cost=0.01)
+_ATARI = Preset(_TABLE_G1, unroll_length=20, batch_size=32)
+PRESETS = {
+    "small": Preset(
+        Config(learning_rate=2e-3, entropy_cost=0.01),
+        unroll_length=16,
+        batch_size=32,
+    ),
+    # ours, for MinAtar's five games
+    "minatar": Preset(
+        Config(learning_rate=6e-3, entropy_cost=0.01),
+        unroll_length=16,
+        batch_size=128,
+    ),
+    # monobeast.py's flags
+    "torchbeast": Preset(Config(), unroll_length=80, batch_size=8),
+    # Espeholt et al. 2018, table G.1 (Atari)
+    "impala": _ATARI,
+    # the same, averaged as in the Podracer paper
+    "podracer": _ATARI._replace(
+        config=dataclasses.replace(_TABLE_G1, reduction="podracer")
+    ),
+}

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from podracer import networks
 from podracer.agent import (
     ActorOutput,
     Agent,
@@ -27,11 +28,13 @@ from podracer.agent import (
     Trajectory,
     with_last,
 )
+from podracer.agents.algorithm import Preset
 from podracer.errors import check_ranges
 from podracer.learning import losses, minibatches, optimizers
 from podracer.learning.gradients import Loss
-from podracer.networks import Network, last_predictions
+from podracer.networks import Network, heads, last_predictions
 from podracer.parallel import AVERAGE, Average
+from podracer.transformations import Interface
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,3 +249,69 @@ def make_loss(config: Config, network: Network) -> Loss:
         return losses.Terms(batch.mask * total, means, batch.mask, of_actions)
 
     return loss
+
+
+_SEPARATE = networks.Config(
+    hidden_sizes=(64, 64), activation="tanh", init="orthogonal", separate_value=True
+)
+_SMALL_PPO = Preset(
+    Config(learning_rate=1e-3), unroll_length=32, batch_size=64, network=_SEPARATE
+)
+PRESETS = {
+    "small": _SMALL_PPO,
+    # ours: without scaled rewards, CartPole is sometimes learned and lost again
+    "cartpole": _SMALL_PPO._replace(interface=Interface(normalize_rewards=True)),
+    # ours, for MinAtar's five games
+    "minatar": Preset(
+        Config(learning_rate=2.5e-3, epochs=4, minibatches=8),
+        unroll_length=64,
+        batch_size=128,
+    ),
+    # ours, for continuous actions: Pendulum
+    "continuous": Preset(
+        Config(learning_rate=1e-3, discount_factor=0.95, epochs=10, entropy_cost=0.0),
+        unroll_length=128,
+        batch_size=16,
+        network=dataclasses.replace(_SEPARATE, head=heads.Config(init_scale=0.01)),
+        interface=Interface(normalize_rewards=True),
+    ),
+    # Schulman et al. 2017, table 3 (MuJoCo): its 2,048 steps from 16 environments, and the
+    # normalized observations and rewards of its authors' code
+    "mujoco": Preset(
+        Config(
+            epochs=10,
+            minibatches=32,
+            shuffle="transitions",
+            entropy_cost=0.0,
+            normalize_advantages="minibatch",
+            decay_learning_rate=False,
+        ),
+        unroll_length=128,
+        batch_size=16,
+        network=dataclasses.replace(_SEPARATE, head=heads.Config(init_scale=1e-4)),
+        interface=Interface(normalize_observations=True, normalize_rewards=True),
+        threads_per_core=1,
+        max_lag=0,  # ten epochs move the policy far
+    ),
+    # the same, table 5 (Atari); its squared error is not halved, hence value_cost. Initial
+    # weights and a constant clip as in its authors' second version of the code (baselines'
+    # ppo2)
+    "atari": Preset(
+        Config(
+            epochs=3,
+            learning_rate=2.5e-4,
+            clip=0.1,
+            value_cost=2.0,
+            shuffle="transitions",
+            reward_clipping="abs_one",
+            normalize_advantages="minibatch",
+        ),
+        unroll_length=128,
+        batch_size=8,
+        network=networks.Config(init="orthogonal", head=heads.Config(init_scale=1e-4)),
+    ),
+}
+
+METRICS = {
+    "clipped": ("share", "share of actions whose rho is outside the clipping range"),
+}

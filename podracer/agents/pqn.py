@@ -27,6 +27,7 @@ from podracer.agent import (
     Trajectory,
     with_last,
 )
+from podracer.agents.algorithm import Preset
 from podracer.errors import check_ranges
 from podracer.learning import losses, minibatches, optimizers
 from podracer.learning.gradients import Loss
@@ -227,3 +228,53 @@ def make_network(
         return torsos.dense(actions, "value_head")(features)
 
     return networks.with_heads(observation_spec, config, value_head)
+
+
+# Gallici et al. 2024: the configurations of its authors' code for CartPole, MinAtar and
+# Atari. Their rewards of CartPole are scaled by 0.1.
+PRESETS = {
+    "small": Preset(
+        Config(learning_rate=1e-3, trace_decay=0.95, decay_learning_rate=True),
+        unroll_length=32,
+        batch_size=64,
+    ),
+    "cartpole": Preset(
+        Config(
+            learning_rate=1e-4,
+            decay_learning_rate=True,
+            trace_decay=0.95,
+            epsilon=0.2,
+            exploration_share=0.2,
+            epochs=4,
+            minibatches=16,
+            shuffle="transitions",
+        ),
+        unroll_length=64,
+        batch_size=32,
+        network=NetworkConfig(hidden_sizes=(256, 256)),
+    ),
+    "minatar": Preset(
+        Config(
+            learning_rate=5e-4,
+            decay_learning_rate=True,
+            epochs=2,
+            minibatches=32,
+            shuffle="transitions",
+        ),
+        unroll_length=32,
+        batch_size=128,
+    ),
+    "atari": Preset(
+        Config(
+            epsilon=0.001,
+            epochs=2,
+            minibatches=32,
+            shuffle="transitions",
+            reward_clipping="abs_one",
+        ),
+        unroll_length=32,
+        batch_size=128,
+    ),
+}
+
+METRICS = {"epsilon": ("", "probability of a random action")}

@@ -15,9 +15,10 @@ from podracer.command.flags import (
     read,
 )
 from podracer.command.programs import keep_programs
-from podracer.command.values import changes, filled
+from podracer.command.values import PINNED, changes, filled
 
 __all__ = [
+    "PINNED",
     "Choice",
     "Flat",
     "changes",

@@ -212,7 +212,7 @@ def on_one_axis(runs: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 def _label(name: str) -> str:
     if name in LABELS:
         return LABELS[name]
-    unit = VOCABULARY[name][0]
+    unit, _ = VOCABULARY.get(name, ("", ""))  # an agent has its own metrics, too
     return f"{name} ({unit})" if unit else name
 
 

@@ -20,7 +20,6 @@ from podracer.runs import evaluation, recording, run_folder, spec_json
 from podracer.runs.sinks import Config as Sinks
 
 NAMED = ("agent", "env", "network")  # flags whose value decides which others exist
-META_TRAIN = {"agent": "lpg", "env": "lpg-tasks"}  # of a run of `anakin meta-train`
 TRUST = "import the code that a run folder names: agent, network, environment"
 
 
@@ -74,7 +73,7 @@ class StoredRun(NamedTuple):
     @property
     def is_of_meta_train(self) -> bool:
         """Whether the run learned an update rule, and has no agent."""
-        return {"agent": self.agent, "env": self.env} == META_TRAIN
+        return "rule" in self.config
 
 
 def read_run(folder: str | Path) -> StoredRun:

@@ -85,20 +85,21 @@ def restore(
 
 def _agent(stored: run.StoredRun, observation_spec: Any, action_spec: Any) -> Agent:
     """The agent of a run that a command trained."""
-    config, module = stored.config, from_flags.agent_module(stored.agent)
-    make_network, default = from_flags.network_maker(stored.network, module)
+    config, algorithm = stored.config, from_flags.algorithm_named(stored.agent)
+    make_network, default = from_flags.network_maker(stored.network, algorithm)
+    of_agent = from_flags.upgraded(algorithm, config["agent"])
+    of_agent = command.filled(algorithm.config, of_agent, "agent.")
     return from_flags.make_agent(
-        module,
-        from_flags.for_run(
-            command.filled(module.Config(), config["agent"], "agent."),
-            config["total_steps"],
-        ),
-        command.filled(default, config["network"], "network."),
-        observation_spec,
-        action_spec,
-        command.filled(Interface(), config["interface"], "interface."),
-        stored.specs["frame_stack"],
-        make_network,
+        from_flags.Parts(
+            algorithm,
+            from_flags.for_run(of_agent, config["total_steps"]),
+            command.filled(default, config["network"], "network."),
+            observation_spec,
+            action_spec,
+            command.filled(Interface(), config["interface"], "interface."),
+            stored.specs["frame_stack"],
+            make_network,
+        )
     )
 
 

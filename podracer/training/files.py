@@ -18,11 +18,11 @@ def read(path: str, program: str) -> run.StoredRun:
     other command.
     """
     description = _loaded(Path(path))
-    kept = description.get("config", description)
-    if not isinstance(kept, dict) or not isinstance(kept.get("train", {}), dict):
+    content = description.get("config", description)
+    if not isinstance(content, dict) or not isinstance(content.get("train", {}), dict):
         raise _wrong(path)
-    unknown = kept.keys() - {"agent", "env", "network", "specs", "train"}
-    names = {x: kept.get(x) for x in ("agent", "env", "network")}
+    unknown = content.keys() - {"agent", "env", "network", "specs", "train"}
+    names = {x: content.get(x) for x in ("agent", "env", "network")}
     if unknown or not all(isinstance(x, str | None) for x in names.values()):
         raise _wrong(path)
     command = description.get("command")
@@ -30,7 +30,7 @@ def read(path: str, program: str) -> run.StoredRun:
         Path(path),
         names["agent"],
         names["env"],
-        kept.get("train", {}),
+        content.get("train", {}),
         {},
         None,
         f"{command}".partition(" ")[0],

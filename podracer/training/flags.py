@@ -31,6 +31,11 @@ class Train:
     """number of cores to use; default: all"""
     keep: command.Flat[run.Options] = dataclasses.field(default_factory=run.Options)
 
+    @property
+    def number_of_seeds(self) -> int:
+        """How many runs there are side by side, each with a seed of its own."""
+        return 1
+
     def __post_init__(self):
         check_at_least_one(
             total_steps=self.total_steps,

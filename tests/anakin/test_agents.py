@@ -13,7 +13,17 @@ import anakin
 from anakin import checks, training
 from envs_jax import Batched, Catch, Pendulum, TimeLimit, auto_reset
 from podracer import networks, parallel
-from podracer.agents import batch_ppo, disco, from_flags, impala, lpg, muzero, ppo, pqn
+from podracer.agents import (
+    algorithm,
+    batch_ppo,
+    disco,
+    from_flags,
+    impala,
+    lpg,
+    muzero,
+    ppo,
+    pqn,
+)
 from podracer.metrics import tally
 from podracer.networks import action_model, world_model
 from podracer.transformations import Interface
@@ -58,13 +68,14 @@ def make(case, sees=None, **config):
     """The case's agent and environment; `sees` are options of its network."""
     module, default, network, interface, environment = CASES[case]
     agent = from_flags.make_agent(
-        module,
-        dataclasses.replace(default, **config),
-        dataclasses.replace(network, **sees or {}),
-        environment.observation_spec(),
-        environment.action_spec(),
-        interface,
-        make_network=from_flags.network_maker(None, module)[0],
+        from_flags.Parts(
+            algorithm.of(module),
+            dataclasses.replace(default, **config),
+            dataclasses.replace(network, **sees or {}),
+            environment.observation_spec(),
+            environment.action_spec(),
+            interface,
+        )
     )
     return agent, Batched(auto_reset(environment))
 

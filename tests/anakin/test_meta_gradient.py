@@ -223,7 +223,7 @@ def test_lifetimes_are_of_all_ages_and_are_reborn(whole):
     assert len({*state.lifetimes.run.updates.tolist()}) > 1
     assert state.arms.count.sum() == (state.lifetimes.births - 1).clip(0).sum()
     assert (state.lifetimes.run.updates < CONFIG.length).all()
-    assert row.keys() <= VOCABULARY.keys()
+    assert row.keys() <= VOCABULARY.keys() | agent.METRICS
     first = whole[0][0]
     moved = jax.tree.map(lambda a, b: abs(a - b).max(), first.weights, state.weights)
     assert max(jax.tree.leaves(moved)) > 0.01  # Adam's steps are about the rate
@@ -311,7 +311,7 @@ def test_the_command_is_killed_and_resumed_and_leaves_the_same_rule(tmp_path):
     sizes, weights = agent.read_rule(agent.Config(update_rule=whole / run_folder.RULE))
     assert sizes == SIZES and weights["params"]["pi_hat"]["kernel"].shape == (4, 1)
     rows = [json.loads(x) for x in (whole / "metrics.jsonl").read_text().splitlines()]
-    assert rows[-1].keys() <= VOCABULARY.keys()
+    assert rows[-1].keys() <= VOCABULARY.keys() | agent.METRICS
 
 
 class Rule(NamedTuple):

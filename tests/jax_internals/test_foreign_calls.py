@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from podracer import kernels
 from sebulba import compiled_actor
 from tests.sebulba.host_environments.stepping import make
 from tests.sebulba.test_compiled_actor import Doubling, unrolls
@@ -32,7 +33,7 @@ def test_a_program_that_calls_envpool_is_started_without_python():
     state, simulate = environment.compiled()
     action = np.zeros(environment.batch_size, np.int32)
     assert jax.make_jaxpr(simulate)(state, action).effects
-    traced = jax.jit(compiled_actor.unmarked(simulate)).trace(state, action)
+    traced = jax.jit(kernels.without_effect(simulate)).trace(state, action)
     assert not traced.jaxpr.effects
     text = traced.lower().as_text()
     assert text.count("has_side_effect = true") == 2  # send, receive

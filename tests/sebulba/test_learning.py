@@ -12,17 +12,26 @@ import anakin
 import envs_jax
 import sebulba
 from podracer import networks, parallel
-from podracer.agents import AGENTS, batch_ppo, from_flags, impala, lpg, ppo
-from podracer.agents.presets import PRESETS
+from podracer.agents import (
+    AGENTS,
+    algorithm,
+    batch_ppo,
+    from_flags,
+    impala,
+    lpg,
+    muzero,
+    ppo,
+    pqn,
+)
 from sebulba import actor, cores, dynamic_actor, host_environments
 from sebulba.learner import Learner
 from tests.rule_files import returns_rule
 
-MUZERO = PRESETS["muzero"]["small"]
+MUZERO = muzero.PRESETS["small"]
 CONFIGS = {
     "impala": impala.Config(learning_rate=2e-3, entropy_cost=0.01, total_steps=400_000),
     "ppo": ppo.Config(learning_rate=1e-3, total_steps=400_000),
-    "pqn": dataclasses.replace(PRESETS["pqn"]["small"].config, total_steps=400_000),
+    "pqn": dataclasses.replace(pqn.PRESETS["small"].config, total_steps=400_000),
     "batch_ppo": batch_ppo.Config(
         episodes_per_update=40, max_episode_length=10, learning_rate=3e-3, epochs=10
     ),
@@ -38,7 +47,7 @@ NETWORKS = {
 
 
 def make_agent(name, environment, **network):
-    make_network, default = from_flags.network_maker(None, AGENTS[name])
+    make_network, default = from_flags.network_maker(None, algorithm.of(AGENTS[name]))
     specs = environment.observation_spec(), environment.action_spec()
     config = dataclasses.replace(NETWORKS.get(name, default), **network)
     return AGENTS[name].make_agent(CONFIGS[name], make_network(*specs, config))

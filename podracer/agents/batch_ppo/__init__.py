@@ -12,6 +12,24 @@ presets but `mujoco` take a time limit for a termination, as the original does; 
 """
 
 from podracer.agents.batch_ppo.agent import make_agent
-from podracer.agents.batch_ppo.config import Config
+from podracer.agents.batch_ppo.config import Config, upgraded
+from podracer.agents.batch_ppo.presets import PRESETS, RENAMED
 
-__all__ = ["Config", "make_agent"]
+__all__ = ["METRICS", "PRESETS", "RENAMED", "Config", "make_agent", "upgraded"]
+
+# (unit, meaning) of each
+METRICS = {
+    "kl_penalty": ("", "weight of the KL divergence in the loss"),
+    "episodes_waiting": (
+        "episodes",
+        "finished episodes not yet learned from, per core",
+    ),
+    "episodes_dropped": (
+        "episodes",
+        "episodes dropped for lack of space, per trajectory and core",
+    ),
+    "max_episode_length": (
+        "environment steps",
+        "capacity of the agent's episode memory",
+    ),
+}

@@ -90,11 +90,11 @@ class Config:
                     f"max_episode_length {self.max_episode_length}: choose a divisor"
                 )
 
-    @staticmethod
-    def upgraded(values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The fields in a config.json as of today: a value_learning_rate of 0 once meant
-        None, before there was a truncate_chunk_returns."""
-        old = "truncate_chunk_returns" not in values
-        if old and values.get("value_learning_rate") == 0:
-            return {**values, "value_learning_rate": None}
-        return values
+
+def upgraded(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields in a config.json as of today: a value_learning_rate of 0 once meant None,
+    before there was a truncate_chunk_returns."""
+    old = "truncate_chunk_returns" not in values
+    if old and values.get("value_learning_rate") == 0:
+        return {**values, "value_learning_rate": None}
+    return values

@@ -13,8 +13,20 @@ Nothing here is drawn on the learner, so N cores compute what one computes, up t
 
 from podracer.agents.muzero.agent import make_agent
 from podracer.agents.muzero.config import Config
+from podracer.agents.muzero.presets import PRESETS
 from podracer.networks.world_model import make_model as make_network
 
-__all__ = ["OFF_POLICY", "Config", "make_agent", "make_network"]
+__all__ = ["METRICS", "OFF_POLICY", "PRESETS", "Config", "make_agent", "make_network"]
 
 OFF_POLICY = True  # the search's policies and values may be stale: replay may be used
+
+# (unit, meaning) of each
+METRICS = {
+    "loss/value": ("nat", "mean cross-entropy of predicted values per step"),
+    "loss/reward": ("nat", "mean cross-entropy of predicted rewards per step"),
+    "max_return": (
+        "reward",
+        "largest absolute reward and value target, mean over updates",
+    ),
+    "temperature": ("", "temperature of the visit counts when acting"),
+}

@@ -16,22 +16,25 @@ from podracer.networks.world_model import Model
 TINY = float(np.finfo(np.float32).tiny)
 
 
-class Found(NamedTuple):
-    """What a search finds."""
+class Result(NamedTuple):
+    """Of a search."""
 
     action: jax.Array  # int32 [B]
-    policy: (
-        jax.Array
-    )  # [B, A] an improved policy: the visit counts' shares, or gumbel's
+    # [B, A] an improved policy: the visit counts' shares, or gumbel's
+    policy: jax.Array
     value: jax.Array  # [B] the root's
 
 
-def make_search(config: Config, model: Model) -> Callable[..., Found]:
-    """(keys [B], params, observation [B, ...], temperature [], exploring) -> Found.
+Search = Callable[..., Result]  # see `make_search`
 
-    Without `exploring` there is no noise at the root, and the temperature is 0. mctx draws from one key for a whole
-    batch; here each environment has its own, so that what happens in it does not depend on
-    which others share its core. The temperature matters to the policy `muzero` only.
+
+def make_search(config: Config, model: Model) -> Search:
+    """(keys [B], params, observation [B, ...], temperature [], exploring) -> Result.
+
+    Without `exploring` there is no noise at the root, and the temperature is 0. mctx draws
+    from one key for a whole batch; here each environment has its own, so that what happens in
+    it does not depend on which others share its core. The temperature matters to the policy
+    `muzero` only.
     """
     find_invalid = make_mask(model.observation_spec, model.num_actions)
     plan = {"muzero": plan_muzero, "gumbel": plan_gumbel}[config.policy]
@@ -62,15 +65,15 @@ def make_search(config: Config, model: Model) -> Callable[..., Found]:
                 "max_depth": config.max_depth,
                 "invalid_actions": invalid,
             }
-            found = plan(config, key, root, settings, temperature, exploring)
-            return jax.tree.map(lambda x: x[0], found)
+            result = plan(config, key, root, settings, temperature, exploring)
+            return jax.tree.map(lambda x: x[0], result)
 
         return jax.vmap(one)(keys, root, find_invalid(observation))
 
     return search
 
 
-def plan_gumbel(config, key, root, settings, temperature, exploring) -> Found:
+def plan_gumbel(config, key, root, settings, temperature, exploring) -> Result:
     output = mctx.gumbel_muzero_policy(
         rng_key=key,
         root=root,
@@ -82,10 +85,10 @@ def plan_gumbel(config, key, root, settings, temperature, exploring) -> Found:
         gumbel_scale=1.0 if exploring else 0.0,
     )
     value = output.search_tree.summary().value
-    return Found(output.action, output.action_weights, value)
+    return Result(output.action, output.action_weights, value)
 
 
-def plan_muzero(config, key, root, settings, temperature, exploring) -> Found:
+def plan_muzero(config, key, root, settings, temperature, exploring) -> Result:
     """As `mctx.muzero_policy`, but ties between actions are not broken at random.
 
     And noise is not drawn where it has no weight. Both take most of the compilation.
@@ -126,7 +129,7 @@ def plan_muzero(config, key, root, settings, temperature, exploring) -> Found:
         # A high temperature would bring what was never visited, also by a mask, near the rest.
         scores = jnp.where(summary.visit_probs > 0.0, scores, -jnp.inf)
         action = jax.random.categorical(action_key, scores)
-    return Found(action.astype(jnp.int32), summary.visit_probs, summary.value)
+    return Result(action.astype(jnp.int32), summary.visit_probs, summary.value)
 
 
 def _log(probabilities: jax.Array) -> jax.Array:

@@ -12,9 +12,8 @@ from dm_env import specs
 from podracer import command, networks
 from podracer.agent import ActorOutput, LearnerState, Trajectory
 from podracer.agents import batch_ppo
-from podracer.agents.batch_ppo import Config
+from podracer.agents.batch_ppo import Config, upgraded
 from podracer.agents.batch_ppo import loss as batch_ppo_loss
-from podracer.agents.presets import PRESETS
 from podracer.errors import UserError
 from podracer.learning import losses, whole_episodes
 from podracer.networks import heads
@@ -381,11 +380,11 @@ def test_a_network_that_cannot_say_which_parameters_are_the_values_is_refused():
 
 def test_a_value_learning_rate_of_0_in_an_old_configuration_means_none():
     values = dataclasses.asdict(dataclasses.replace(SMALL, value_learning_rate=0.0))
-    assert command.filled(Config(), values).value_learning_rate == 0.0
+    assert command.filled(Config(), upgraded(values)).value_learning_rate == 0.0
     del values["truncate_chunk_returns"]  # as before 0 meant 0
-    assert command.filled(Config(), values).value_learning_rate is None
+    assert command.filled(Config(), upgraded(values)).value_learning_rate is None
     values["value_learning_rate"] = 1e-3
-    assert command.filled(Config(), values).value_learning_rate == 1e-3
+    assert command.filled(Config(), upgraded(values)).value_learning_rate == 1e-3
 
 
 @pytest.mark.parametrize(
@@ -399,17 +398,18 @@ def test_a_memory_starts_anew_with_each_episode(memory):
 
 
 def test_presets_take_the_steps_that_they_should():
-    preset = PRESETS["batch_ppo"]["head-pendulum"].config
+    preset = batch_ppo.PRESETS["latest-pendulum"].config
     pieces = preset.episodes_per_update * (200 // preset.chunk_length)
     steps = pieces // preset.chunks_per_step * preset.epochs
     assert steps == 150  # spec B4
-    paper, v1, head = (PRESETS["batch_ppo"][name] for name in ("paper", "v1", "head"))
+    names = "paper", "v1", "latest"
+    paper, v1, latest = (batch_ppo.PRESETS[name] for name in names)
     rates = [
         (x.config.learning_rate, x.config.value_learning_rate)
-        for x in (paper, v1, head)
+        for x in (paper, v1, latest)
     ]
     assert rates == [(1e-4, 1e-3), (1e-4, 3e-4), (1e-4, None)]
-    assert [x.config.epochs for x in (paper, v1, head)] == [25, 50, 25]
+    assert [x.config.epochs for x in (paper, v1, latest)] == [25, 50, 25]
 
 
 @pytest.mark.parametrize(

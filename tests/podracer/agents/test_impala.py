@@ -12,7 +12,6 @@ from dm_env import specs
 from podracer import networks
 from podracer.agent import ActorOutput, Trajectory
 from podracer.agents import impala
-from podracer.agents.presets import PRESETS
 from podracer.learning import gradients, losses, optimizers
 from podracer.networks.policies import Categorical
 from tests.jitted import jitted
@@ -100,7 +99,7 @@ def test_a_reduction_is_of_the_gradient_of_a_sum(reduction, expected):
 
 
 def test_presets_are_the_published_ones():
-    presets = PRESETS["impala"]
+    presets = impala.PRESETS
     torchbeast, table = presets["torchbeast"], presets["impala"]
     assert (torchbeast.unroll_length, torchbeast.batch_size) == (80, 8)
     assert torchbeast.config == impala.Config(

@@ -13,7 +13,6 @@ from dm_env import specs
 from podracer import networks
 from podracer.agent import ActorOutput, Trajectory, with_last
 from podracer.agents import ppo
-from podracer.agents.presets import PRESETS
 from podracer.errors import UserError
 from podracer.learning import losses
 from podracer.networks import Network, Predictions
@@ -311,6 +310,6 @@ def test_impossible_numbers_are_one_line(field, value):
 
 
 def test_the_preset_for_atari_is_the_papers():
-    preset = PRESETS["ppo"]["atari"]
+    preset = ppo.PRESETS["atari"]
     assert (preset.unroll_length, preset.batch_size) == (128, 8)
     assert (preset.config.epochs, preset.config.minibatches) == (3, 4)  # table 5

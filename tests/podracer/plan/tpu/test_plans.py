@@ -19,6 +19,7 @@ from envs_jax import Catch
 from envs_jax.lpg import TaskDistribution
 from podracer.agents import (
     AGENTS,
+    algorithm,
     batch_ppo,
     disco,
     from_flags,
@@ -109,7 +110,7 @@ def slice_of(place):
 
 def make_agent(name):
     observation, action = Catch().observation_spec(), Catch().action_spec()
-    make_network, default = from_flags.network_maker(None, AGENTS[name])
+    make_network, default = from_flags.network_maker(None, algorithm.of(AGENTS[name]))
     network = dataclasses.replace(default, **SIZES.get(name, SMALL))
     network = make_network(observation, action, network)
     return AGENTS[name].make_agent(CONFIGS[name], network)
