@@ -62,7 +62,7 @@ def of(module: ModuleType) -> Algorithm:
         config = module.Config()
     except Exception as error:
         raise UserError(
-            f"--agent: {name}.Config() fails: {imports.described(error)}"
+            f"--agent: {name}.Config() fails: {imports.describe(error)}"
         ) from error
     algorithm = Algorithm(
         name,
