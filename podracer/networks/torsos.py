@@ -123,7 +123,7 @@ class ResNet(nn.Module):
         x, how = to_float(image), {"kernel_init": self.kernel_init, "dtype": self.dtype}
         for channels in (16, 32, 32):
             same = partial(conv, channels * self.width, **how)
-            x = kernels.max_pool(same()(x), (3, 3), (2, 2), ((1, 1), (1, 1)))
+            x = max_pool(same()(x))
             for _ in range(2 * self.depth):
                 y = same()(kernels.relu(x))
                 x = x + same()(kernels.relu(y))
@@ -179,6 +179,11 @@ def conv(
         dtype=dtype,
         conv_general_dilated=kernels.conv_general_dilated,
     )
+
+
+def max_pool(image: jax.Array) -> jax.Array:
+    """[N, H, W, C], windows of 3x3 with stride 2, padded by 1 on every side, as in PyTorch."""
+    return kernels.max_pool(image, (3, 3), (2, 2), ((1, 1), (1, 1)))
 
 
 def dense(
