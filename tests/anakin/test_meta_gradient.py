@@ -109,12 +109,10 @@ def trajectory_of(agent, lifetime):
     environment = batched(TASKS.environment(lifetime.task))
     params = agent.actor_params(agent.initial_learner_state(jax.random.key(0)))
 
-    def act(keys, actor_state, timestep):
-        return *agent.actor_step(keys, params, actor_state, timestep), ()
-
     def play():
         actors = initial_actors(jax.random.key(0), jnp.arange(2), agent, environment)
-        return unroll(act, environment, 60, actors, jax.random.key(1))[1]
+        key = jax.random.key(1)
+        return unroll(agent.actor_step, params, environment, 60, actors, key)[1]
 
     return jax.jit(play)()
 

@@ -4,7 +4,7 @@ import jax
 import pytest
 
 from podracer import parallel
-from podracer.parallel.cores import LARGE
+from podracer.kernels.collectives import LARGE
 
 
 @pytest.mark.core

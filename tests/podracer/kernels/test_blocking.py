@@ -74,18 +74,6 @@ def test_sequences_that_are_learned_from_at_once(
     )
 
 
-def test_a_loss_is_traced_once_for_a_part_and_once_for_the_whole():
-    traced = []
-
-    def counted(params, rows, memory):
-        traced.append(rows.shape)
-        return loss(params, rows, memory)
-
-    rows = jnp.ones((6, 300, 4))
-    jax.jit(kernels.grad_of_sum(counted)).lower(jnp.ones(4), rows, ())
-    assert sorted(traced) == [(300, 1, 4), (300, 6, 4)]
-
-
 def network(memory="none"):
     config = networks.Config(hidden_sizes=(8,), memory=memory, memory_size=4)
     spec = specs.Array((3,), np.float32)
@@ -116,24 +104,16 @@ def test_wide_rows_one_by_one_are_all_at_once(memory, cache, monkeypatch):
 
         return jax.value_and_grad(loss)(params)
 
-    in_rows = jax.jit(lambda *x: gradient(*x))
     with kernels.without("blocking"):
-        plain = jax.jit(lambda *x: gradient(*x))
-        assert "while" not in plain.lower(*arguments).as_text() or memory == "gru"
-        expected = plain(*arguments)
-    assert "while" in in_rows.lower(*arguments).as_text()
+        expected = jax.jit(lambda *x: gradient(*x))(*arguments)
+    by_blocks, calls = blocking.by_blocks, []
+    monkeypatch.setattr(
+        blocking, "by_blocks", lambda *x: calls.append(1) or by_blocks(*x)
+    )
+    results = jax.jit(lambda *x: gradient(*x))(*arguments)
+    assert calls
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6),
-        in_rows(*arguments),
+        results,
         expected,
     )
-
-
-@pytest.mark.parametrize(
-    ("length", "batch_size", "row_by_row"),
-    [(600, 1, 0), (600, 16, 1), (5000, 1, 1), (16, 16, 0), (1, 600, 0), (1, 5000, 1)],
-)
-def test_only_wide_rows_are_computed_one_by_one(length, batch_size, row_by_row):
-    arguments = unroll_of(network(), length, batch_size)
-    program = jax.jit(network().unroll).lower(*arguments).as_text()
-    assert ("while" in program) == row_by_row

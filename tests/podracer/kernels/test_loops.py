@@ -38,15 +38,3 @@ def test_an_accelerator_takes_several_small_steps_in_an_iteration(
     jax.tree.map(
         lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), results, expected
     )
-
-
-def test_operations_are_counted_as_often_as_they_run():
-    def program(x):
-        x, _ = jax.lax.scan(lambda x, _: (jnp.sin(x), None), x, length=100)
-        x = jax.lax.while_loop(lambda x: x > 0.0, lambda x: x - 1.0, x)
-        return jax.lax.cond(x > 0.0, jnp.cos, lambda x: x * 2.0 + 1.0, x)
-
-    branches = 1 + 2
-    expected = (1 + 100) + (1 + 2) + (2 + 1 + branches)  # 2: the condition as a number
-    program = jax.make_jaxpr(program)(1.0).jaxpr
-    assert loops._operations(program) == expected, program

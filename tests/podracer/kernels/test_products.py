@@ -22,29 +22,6 @@ def concatenated(x):
     return kernels.concatenate([x], -1)
 
 
-def gradient_for(platform: str, outputs: int) -> str:
-    """The lowered gradient of a layer's sum."""
-    layer = dense(outputs)
-    x = jnp.ones((5, 4))
-    params = layer.init(jax.random.key(0), x)
-    gradient = jax.grad(lambda params, x: jnp.sum(layer.apply(params, x)))
-    traced = jax.jit(gradient).trace(params, x)
-    return traced.lower(lowering_platforms=(platform,)).as_text()
-
-
-@pytest.mark.core
-@pytest.mark.parametrize(("platform", "count"), [("cpu", 3), ("tpu", 1)])
-def test_only_a_cpu_multiplies_by_one_column_after_the_other(platform, count):
-    assert gradient_for(platform, 3).count("stablehlo.dot_general") == count
-
-
-@pytest.mark.core
-@pytest.mark.parametrize(("platform", "count"), [("cpu", 1), ("tpu", 0)])
-def test_only_a_cpu_writes_the_transposed_inputs(platform, count):
-    wide = gradient_for(platform, products.NARROW + 1)
-    assert wide.count("stablehlo.optimization_barrier") == count
-
-
 @pytest.mark.parametrize("outputs", OUTPUTS)
 def test_a_layer_computes_as_a_layer_of_flax(outputs):
     x = jax.random.normal(jax.random.key(0), (7, 3, 5))

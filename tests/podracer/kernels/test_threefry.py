@@ -49,14 +49,6 @@ def test_numbers_are_those_of_jax_alone():
     assert jax.random.bits(key, (0,)).shape == (0,)
 
 
-def test_the_hash_is_no_loop_and_in_no_other_kernel():
-    """A loop is slow, and in the kernels that read the numbers it is computed for each."""
-    compiled = jax.jit(jax.random.categorical).lower(jax.random.key(0), np.zeros(6))
-    text = compiled.compile().as_text()
-    assert " while(" not in text
-    assert text.count(" conditional(") == 1
-
-
 @pytest.mark.parametrize("kind", ["manual", "explicit"])
 def test_keys_of_several_cores(kind):
     """Keys that vary over the cores of a program, and keys whose type says where they are."""

@@ -12,8 +12,8 @@ import pytest
 
 from podracer import parallel
 from podracer.errors import UserError
+from podracer.kernels.collectives import LARGE
 from podracer.parallel import BATCH, LOCAL, SHARED
-from podracer.parallel.cores import LARGE
 
 pytestmark = pytest.mark.core
 
