@@ -9,6 +9,7 @@ import pytest
 
 from podracer import kernels
 from podracer.kernels import loops, products
+from tests.podracer.kernels.test_blocking import loss as loss_of_rows
 from tests.podracer.kernels.test_blocking import network, unroll_of
 from tests.podracer.kernels.test_convolution import flax_max_pool, loss, make, max_pool
 from tests.podracer.kernels.test_products import dense
