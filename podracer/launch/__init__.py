@@ -23,10 +23,20 @@ def start(argv: Sequence[str]) -> None:
 
 
 def _starter(name: str, program: list[str]) -> Callable[[Sequence[str]], None]:
-    def start(argv: Sequence[str]) -> None:
-        _start(name, program, argv)
+    place = PLACES[name]
 
-    start.__doc__ = PLACES[name].Config.__doc__  # which `--help` lists
+    def start(argv: Sequence[str]) -> None:
+        config = command.parse(place.Config(), argv, f"podracer launch {name}")
+        if not program:
+            raise UserError(f"which program? podracer launch {place.EXAMPLE}")
+        if config.how.restarts:
+            restarts.commands(program)  # raises UserError before anything starts
+        if config.how.dry_run:
+            print("\n".join(map(steps.line, place.steps(config, program))))
+        else:
+            sys.exit(place.run(config, program))
+
+    start.__doc__ = place.Config.__doc__  # which `--help` lists
     return start
 
 
@@ -37,16 +47,3 @@ def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
         return argv, []
     place = argv.index("--")
     return argv[:place], argv[place + 1 :]
-
-
-def _start(name: str, program: list[str], argv: Sequence[str]) -> None:
-    place = PLACES[name]
-    config = command.parse(place.Config(), argv, f"podracer launch {name}")
-    if not program:
-        raise UserError(f"which program? podracer launch {place.EXAMPLE}")
-    if config.how.restarts:
-        restarts.commands(program)  # raises UserError before anything starts
-    if config.how.dry_run:
-        print("\n".join(map(steps.line, place.steps(config, program))))
-    else:
-        sys.exit(place.run(config, program))

@@ -88,26 +88,25 @@ class Program(NamedTuple):
     @property
     def flops(self) -> int:
         """Floating-point operations of matrix products and convolutions: per update and core."""
-        return sum(
-            s.times * self.module.flops(s) for s in self.module.steps if s.inside
-        )
+        return _in_update(self.module.steps, self.module.flops)
 
     @property
     def traffic(self) -> int:
         """Bytes that kernels move from and to a core's memory per update."""
-        return sum(
-            s.times * self.module.traffic(s) for s in self.module.kernels if s.inside
-        )
+        return _in_update(self.module.kernels, self.module.traffic)
 
     @property
     def cycles(self) -> int:
         """Cycles of a core per update, as the compiler estimates its kernels."""
         pattern = r'"estimated_cycles":"(\d+)"'
-        return sum(
-            s.times * int(s.instruction.attribute(pattern, "0"))
-            for s in self.module.kernels
-            if s.inside
+        return _in_update(
+            self.module.kernels, lambda s: int(s.instruction.attribute(pattern, "0"))
         )
+
+
+def _in_update(steps: list[hlo.Step], count: Callable[[hlo.Step], int]) -> int:
+    """The sum over the steps of an update, each as often as it runs."""
+    return sum(s.times * count(s) for s in steps if s.inside)
 
 
 def compile(name: str, program: Any, *shapes: Any) -> Program:
