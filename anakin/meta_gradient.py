@@ -9,6 +9,7 @@ of 64 environments.
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -24,7 +25,7 @@ from anakin.meta.lifetimes import Life, Lifetime
 from anakin.reports import make_reports, run
 from envs_jax.wrappers import batched
 from podracer import kernels, parallel
-from podracer.agent import Key, Metrics, PyTree
+from podracer.agent import Agent, Key, Metrics, PyTree
 from podracer.errors import check_at_least_one, check_ranges
 from podracer.metrics.episodes import Episodes
 
@@ -139,16 +140,16 @@ def steps(meta: Meta, config: Config) -> int:
 def make_programs(meta: Meta, config: Config, mesh: Any) -> training.Programs:
     """(key, index [P]) -> State, and (state, updates, report) -> ..., see `make_call`."""
     # traced once for both programs
-    update = jax.jit(make_update(meta, config), inline=True)
+    unit = jax.jit(partial(update, meta, config), inline=True)
 
     def start(key: Key, index: jax.Array) -> State:
-        return with_tally(initial_state(meta, config, key, index), update)
+        return with_tally(initial_state(meta, config, key, index), unit)
 
     shared = parallel.SHARED
     return training.Programs(
         parallel.over_shares(start, mesh, (shared, parallel.BATCH), LAYOUT),
         parallel.over_shares(
-            make_call(update, parallel.MEMBERS),
+            make_call(unit, parallel.MEMBERS),
             mesh,
             (LAYOUT, shared, shared),
             (LAYOUT, shared, shared),
@@ -185,84 +186,85 @@ def make_optimizer(config: Config) -> optax.GradientTransformation:
     )
 
 
-def make_update(meta: Meta, config: Config) -> Callable[[State], tuple[State, Metrics]]:
+def update(meta: Meta, config: Config, state: State) -> tuple[State, Metrics]:
     """The unit of meta-training: one update of the rule, on a core."""
     optimizer, average = make_optimizer(config), parallel.MEMBERS
-    live = make_live(meta, config.updates)
 
-    def update(state: State) -> tuple[State, Metrics]:
-        def loss(weights):
-            objective, rest = jax.vmap(live, (None, 0))(weights, state.lifetimes)
-            return -jnp.mean(objective), rest
+    def loss(weights):
+        each = jax.vmap(partial(live, meta, config.updates), (None, 0))
+        objective, rest = each(weights, state.lifetimes)
+        return -jnp.mean(objective), rest
 
-        gradients, (lived, metrics) = jax.grad(loss, has_aux=True)(state.weights)
-        gradients = average(gradients)
-        directions, opt_state = optimizer.update(gradients, state.opt_state)
-        weights = optax.apply_updates(state.weights, directions)
+    gradients, (lived, metrics) = jax.grad(loss, has_aux=True)(state.weights)
+    gradients = average(gradients)
+    directions, opt_state = optimizer.update(gradients, state.opt_state)
+    weights = optax.apply_updates(state.weights, directions)
 
-        over = lived.run.updates >= lived.ends
-        for name, most in meta.most_entropy.items():
-            over |= metrics[name] < config.collapsed * most
-        arms = learned(state.arms, lived, over, config.lifetimes)
+    over = lived.run.updates >= lived.ends
+    for name, most in meta.most_entropy.items():
+        over |= metrics[name] < config.collapsed * most
+    arms = learned(state.arms, lived, over, config.lifetimes)
 
-        def renew(lifetime, over):
-            args = meta.life, weights, state.key, lifetime, arms, over
-            return lifetimes.renewed(*args)
+    def renew(lifetime, over):
+        args = meta.life, weights, state.key, lifetime, arms, over
+        return lifetimes.renewed(*args)
 
-        metrics |= {"meta/ended": over.astype(jnp.float32)}
-        metrics = jax.tree.map(jnp.mean, metrics)
-        metrics["meta/gradient_norm"] = optax.tree.norm(gradients)
-        state = state._replace(
-            weights=weights,
-            opt_state=opt_state,
-            arms=arms,
-            lifetimes=jax.vmap(renew)(lived, over),
-            updates=state.updates + 1,
-        )
-        return state, metrics
-
-    return update
+    metrics |= {"meta/ended": over.astype(jnp.float32)}
+    metrics = jax.tree.map(jnp.mean, metrics)
+    metrics["meta/gradient_norm"] = optax.tree.norm(gradients)
+    state = state._replace(
+        weights=weights,
+        opt_state=opt_state,
+        arms=arms,
+        lifetimes=jax.vmap(renew)(lived, over),
+        updates=state.updates + 1,
+    )
+    return state, metrics
 
 
-def make_live(meta: Meta, updates: int) -> Callable:
-    """(weights, lifetime) -> (objective, (lifetime, metrics)): K updates and a trajectory."""
+def live(
+    meta: Meta, updates: int, weights: PyTree, lifetime: Lifetime
+) -> tuple[jax.Array, tuple[Lifetime, Metrics]]:
+    """(objective, (lifetime, metrics)) after K `updates` and a trajectory of a lifetime."""
     life = meta.life
+    agent = lifetimes.agent_of(life, weights, lifetime.arm)
+    environment = batched(life.tasks.environment(lifetime.task))
+    step = training.make_step(agent, environment, life.unroll_length)
 
-    def live(weights: PyTree, lifetime: Lifetime):
-        agent = lifetimes.agent_of(life, weights, lifetime.arm)
-        environment = batched(life.tasks.environment(lifetime.task))
-        step = training.make_step(agent, environment, life.unroll_length)
+    def unit(run, _):
+        return step(run)
 
-        def unit(run, _):
-            return step(run)
+    # Recomputed for the gradient: memory holds the activations of one update.
+    run, each = jax.lax.scan(jax.checkpoint(unit), lifetime.run, length=updates)
+    run, objective, metrics = judge(meta, agent, environment, run, each)
+    metrics |= jax.tree.map(jnp.mean, each)
+    reward = lifetime.reward + updates * metrics["reward"]
+    return objective, (lifetime._replace(run=run, reward=reward), metrics)
 
-        # Recomputed for the gradient: memory holds the activations of one update.
-        run, told = jax.lax.scan(jax.checkpoint(unit), lifetime.run, length=updates)
-        run, objective, metrics = judge(agent, environment, run, told)
-        metrics |= jax.tree.map(jnp.mean, told)
-        reward = lifetime.reward + updates * metrics["reward"]
-        return objective, (lifetime._replace(run=run, reward=reward), metrics)
 
-    def judge(agent, environment, run, told):
-        """A new trajectory of the agent, and what it says of the rule."""
-        key, _ = training.unit_keys(run)
-        actors, trajectory = unroll(
-            agent.actor_step,
-            agent.actor_params(run.learner),
-            environment,
-            life.unroll_length,
-            run.actors,
-            key,
-        )
-        shared = run.learner.shared
-        predictions = meta.predict(inner_state(run.learner).shared.params, trajectory)
-        advantages = life.value.advantages(shared.value, trajectory)
-        objective, metrics = meta.objective(predictions, trajectory, advantages, told)
-        value, _ = life.value.update(shared.value, trajectory)
-        learner = run.learner._replace(shared=shared._replace(value=value))
-        return training.after_unit(run, learner, actors), objective, metrics
+def judge(
+    meta: Meta, agent: Agent, environment: Any, run: training.State, updates: Metrics
+) -> tuple[training.State, jax.Array, Metrics]:
+    """A new trajectory of the agent, and what it says of the rule: (run, objective, metrics).
 
-    return live
+    `updates` are the metrics [K] of the updates before.
+    """
+    life, shared = meta.life, run.learner.shared
+    key, _ = training.unit_keys(run)
+    actors, trajectory = unroll(
+        agent.actor_step,
+        agent.actor_params(run.learner),
+        environment,
+        life.unroll_length,
+        run.actors,
+        key,
+    )
+    predictions = meta.predict(inner_state(run.learner).shared.params, trajectory)
+    advantages = life.value.advantages(shared.value, trajectory)
+    objective, metrics = meta.objective(predictions, trajectory, advantages, updates)
+    value, _ = life.value.update(shared.value, trajectory)
+    learner = run.learner._replace(shared=shared._replace(value=value))
+    return training.after_unit(run, learner, actors), objective, metrics
 
 
 def learned(

@@ -16,6 +16,7 @@ be there (the extra `tpu-plan`).
 import dataclasses
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -78,7 +79,7 @@ def measure(config: Config, updates: int) -> tuple[float, float, int]:
     mesh = parallel.make_mesh(config.cores)
     programs = meta_gradient.make_programs(meta, training, mesh)
     state = programs.start(jax.random.key(0), jnp.arange(config.lifetimes))
-    live = meta_gradient.make_live(meta, updates)
+    live = partial(meta_gradient.live, meta, updates)
 
     def only_live(state):
         each = jax.vmap(live, (None, 0))

@@ -57,10 +57,10 @@ def record(
     cell = family * arms + arm
     same = (cell[:, None] == cell[None]) & ended[None]  # [P, P]
     before = jnp.sum(jnp.tril(same, -1), 1)  # of the same arm
-    kept = ended & (jnp.sum(same, 1) - before <= last)  # the newest, if too many
+    newest = ended & (jnp.sum(same, 1) - before <= last)  # as many as fit
     count = bandit.count.reshape(-1)
     slot = (count[cell] + before) % last
-    place = jnp.where(kept, cell * last + slot, families * arms * last)  # or nowhere
+    place = jnp.where(newest, cell * last + slot, families * arms * last)  # or nowhere
     returns = bandit.returns.reshape(-1).at[place].set(lifetime_return, mode="drop")
     count = count.at[cell].add(ended.astype(jnp.int32))
     return Bandit(returns.reshape(bandit.returns.shape), count.reshape(families, arms))

@@ -79,8 +79,8 @@ def make_value(
         return apply(state.params, trajectory.timesteps)
 
     def advantages(state, trajectory):
-        between = losses.make_transitions(trajectory.timesteps, discount_factor)
-        return losses.gae(values(state, trajectory), between, lambda_)
+        transitions = losses.make_transitions(trajectory.timesteps, discount_factor)
+        return losses.gae(values(state, trajectory), transitions, lambda_)
 
     def update(state, trajectory):
         mask = losses.make_transitions(trajectory.timesteps, discount_factor).mask
@@ -127,8 +127,9 @@ def beside(agent: Agent, value: Value) -> Agent:
         inner, metrics = agent.learner_step(
             key, LearnerState(shared.agent, local), trajectory
         )
-        own, told = value.update(shared.value, trajectory)
-        return LearnerState(Shared(inner.shared, own), inner.local), metrics | told
+        own, own_metrics = value.update(shared.value, trajectory)
+        learner_state = LearnerState(Shared(inner.shared, own), inner.local)
+        return learner_state, metrics | own_metrics
 
     def actor_params(learner_state):
         return agent.actor_params(inner_state(learner_state))

@@ -92,11 +92,16 @@ def make_meta(
     optimizer = {"sgd": optax.identity(), "adam": adam}[config.optimizer]
     base = rule.Config(discount_factor=config.discount_factor)
 
-    def make_agent(learned, arm):
+    def make_agent(rule_weights, arm):
         alpha = {"alpha_y": arm["alpha_y"]}
-        made = rule.make_rule(from_flags.with_numbers(base, alpha), sizes)
+        own_rule = rule.make_rule(from_flags.with_numbers(base, alpha), sizes)
         return learned_rule.make_agent(
-            made, learned, network, optimizer, arm["learning_rate"], Average(None)
+            own_rule,
+            rule_weights,
+            network,
+            optimizer,
+            arm["learning_rate"],
+            Average(None),
         )
 
     def predict(params, trajectory):

@@ -31,9 +31,8 @@ class Predictions(NamedTuple):
     y: jax.Array  # [..., 600] logits, of the state
     z: jax.Array  # [..., A, 600] logits, of each action
     q: jax.Array  # [..., A, 601] logits of the action value's bins
-    next_policy: (
-        jax.Array
-    )  # [..., A, A] logits of the policy one step after each action
+    # [..., A, A] logits of the policy one step after each action
+    next_policy: jax.Array
 
 
 @dataclasses.dataclass(frozen=True)

@@ -95,8 +95,8 @@ def make_model(
         return module.init(key, one_hot(observation), jnp.zeros(1, jnp.int32))
 
     def representation(params, observation):
-        seen = one_hot(observation)
-        return module.apply(params, seen, method="representation")
+        observation = one_hot(observation)
+        return module.apply(params, observation, method="representation")
 
     def dynamics(params, hidden, action):
         return module.apply(params, hidden, action, method="dynamics")
@@ -182,10 +182,9 @@ class Head(nn.Module):
 
     @nn.compact
     def __call__(self, hidden: jax.Array) -> jax.Array:
-        if (
-            hidden.ndim == 4
-        ):  # the paper's 1x1 convolution before what is fully connected
-            hidden = kernels.relu(torsos.conv(max(2, hidden.shape[-1] // 4), 1)(hidden))
+        if hidden.ndim == 4:  # the paper's 1x1 convolution
+            channels = max(2, hidden.shape[-1] // 4)
+            hidden = kernels.relu(torsos.conv(channels, 1)(hidden))
         x = torsos.flatten(hidden)
         for size in self.sizes:
             x = kernels.relu(torsos.dense(size)(x))

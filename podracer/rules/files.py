@@ -28,7 +28,7 @@ UpdateRule = Annotated[
 Checksum = Annotated[str, tyro.conf.Fixed, tyro.conf.Suppress]
 
 
-class Stored(NamedTuple):
+class RuleFile(NamedTuple):
     """What a rule file holds."""
 
     config: Any  # the rule's own, a dataclass
@@ -70,7 +70,7 @@ def save_rule(
         temporary.write_bytes(data)
 
 
-def load_rule(path: str | Path, kind: str, default: Any) -> Stored:
+def load_rule(path: str | Path, kind: str, default: Any) -> RuleFile:
     """Reads a rule file.
 
     Args:
@@ -87,12 +87,12 @@ def load_rule(path: str | Path, kind: str, default: Any) -> Stored:
         size = int.from_bytes(data[:8], "little")
         metadata = json.loads(data[8 : 8 + size]).get("__metadata__", {})
         described = json.loads(metadata.get("rule", "{}"))
-        found, config = described.get("kind"), described.get("config")
+        file_kind, config = described.get("kind"), described.get("config")
     except BROKEN as error:
         reason = " ".join(str(error).split())[:100]
         raise UserError(f"{path}: no rule file, or damaged: {reason}") from error
-    if found != kind:
-        holds = f"a rule of kind {found!r}" if found else "no rule"
+    if file_kind != kind:
+        holds = f"a rule of kind {file_kind!r}" if file_kind else "no rule"
         raise UserError(f"{path}: holds {holds}; it must be of kind {kind!r}")
     try:
         config = command.filled(default, config)
@@ -101,7 +101,7 @@ def load_rule(path: str | Path, kind: str, default: Any) -> Stored:
     _check_dtypes(path, dtypes)
     tensors = safetensors.numpy.load(data)
     _check_finite(path, tensors)
-    return Stored(config, _nested(tensors), described.get("about", {}))
+    return RuleFile(config, _nested(tensors), described.get("about", {}))
 
 
 def check_shapes(path: str | Path, weights: PyTree, expected: PyTree) -> None:

@@ -133,13 +133,13 @@ def make_rule(config: Config, sizes: Sizes = Sizes()) -> Rule:
         agents = jnp.ones_like(reward) * config.discount_factor
         inputs = jnp.stack([reward, 1.0 - discount, agents, probability], -1)
         y = jax.nn.softmax(y.logits)
-        got = network.apply(weights, inputs, y[:-1], y[1:], discount == 0.0, mask)
-        y_hat = jnp.sum(jnp.square(jax.nn.softmax(got.y_hat.logits)), -1)
+        results = network.apply(weights, inputs, y[:-1], y[1:], discount == 0.0, mask)
+        y_hat = jnp.sum(jnp.square(jax.nn.softmax(results.y_hat.logits)), -1)
         metrics = {
-            "rule/pi_hat_square": jnp.mean(mask * jnp.square(got.pi_hat)),
+            "rule/pi_hat_square": jnp.mean(mask * jnp.square(results.pi_hat)),
             "rule/y_hat_square": jnp.mean(mask * y_hat),
         }
-        return got, state, metrics
+        return results, state, metrics
 
     def loss(targets: Targets, predictions: Predictions, trajectory: Trajectory):
         """Its negative gradient is the paper's equation 2, averaged over [T, B]."""

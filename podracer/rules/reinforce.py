@@ -45,18 +45,24 @@ def make_rule(config: Config, average: Average = AVERAGE) -> Rule:
 
     def targets(weights, state, experience: Experience):
         value = experience.predictions.value
-        between = losses.make_transitions(
+        transitions = losses.make_transitions(
             experience.trajectory.timesteps, config.discount_factor
         )
-        advantage = losses.gae(value, between, lambda_=1.0)
-        return Targets(advantage, between.mask * (advantage + value[:-1])), state, {}
+        advantage = losses.gae(value, transitions, lambda_=1.0)
+        return (
+            Targets(advantage, transitions.mask * (advantage + value[:-1])),
+            state,
+            {},
+        )
 
     def loss(targets: Targets, predictions: Predictions, trajectory: Trajectory):
         policy, value = jax.tree.map(lambda x: x[:-1], predictions)
-        between = losses.make_transitions(trajectory.timesteps, config.discount_factor)
+        transitions = losses.make_transitions(
+            trajectory.timesteps, config.discount_factor
+        )
         terms = {
             "policy": -targets.advantage * policy.log_prob(trajectory.outputs.action),
-            "value": 0.5 * jnp.square(between.mask * value - targets.value),
+            "value": 0.5 * jnp.square(transitions.mask * value - targets.value),
         }
         terms["total"] = terms["policy"] + config.value_cost * terms["value"]
         metrics = {f"loss/{name}": jnp.mean(term) for name, term in terms.items()}

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -62,7 +63,7 @@ def test_the_meta_gradient_is_exact(updates):
         shortest = jnp.argmin(many.task.length)
         lifetime = jax.tree.map(lambda x: x[shortest], many)
         assert lifetime.task.length <= CONFIG.unroll_length
-        live = meta_gradient.make_live(META, updates)
+        live = partial(meta_gradient.live, META, updates)
 
         def objective(flat):
             return live(unravel(flat), lifetime)[0]
@@ -143,7 +144,7 @@ def test_the_value_function_of_features_learns():
 def test_a_population_is_its_lifetimes_alone():
     """So are its gradient, and what becomes of each lifetime."""
     weights = META.init(jax.random.key(0))
-    live = meta_gradient.make_live(META, 2)
+    live = partial(meta_gradient.live, META, 2)
     begun = jax.jit(jax.vmap(begin, (None, 0)))(weights, jnp.arange(3))
 
     @jax.jit

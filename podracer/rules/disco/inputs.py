@@ -27,7 +27,7 @@ class Inputs(NamedTuple):
     target: Probabilities
     behaviour: jax.Array  # [T, B, A] probabilities
     action: jax.Array  # [T, B]
-    between: Steps
+    transitions: Steps
     values: Values
     normalized: jax.Array  # [T, B] advantages
     normalized_actions: jax.Array  # [T + 1, B, A] those of all actions
@@ -47,7 +47,7 @@ def probabilities(predictions: Predictions) -> Probabilities:
 
 def encode(encoder: Encoder, inputs: Inputs) -> Encoded:
     """The vectors of all transitions, and those of all actions in them."""
-    online, target, behaviour, action, between, values, normalized, _ = inputs
+    online, target, behaviour, action, transitions, values, normalized, _ = inputs
     log = rlax.signed_logp1
     z, z_target = (network(encoder.z, x.z)[..., 0] for x in (online, target))
     actions = of_actions(inputs, z, z_target)
@@ -63,8 +63,8 @@ def encode(encoder: Encoder, inputs: Inputs) -> Encoded:
     columns = [
         of_action(online.policy[:-1], action),
         of_action(behaviour, action),
-        log(between.reward),
-        between.discount,
+        log(transitions.reward),
+        transitions.discount,
         *pair(log(values.v)),
         log(values.advantage),
         normalized,
@@ -110,7 +110,7 @@ def linear(layer: Linear, x: jax.Array) -> jax.Array:
 
 
 def network(layers: tuple[Linear, Linear], x: Any) -> jax.Array:
-    """Two layers with a ReLU between."""
+    """Two layers with a ReLU in the middle."""
     return linear(layers[1], jax.nn.relu(linear(layers[0], x)))
 
 

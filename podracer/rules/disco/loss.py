@@ -22,7 +22,7 @@ class Targets(NamedTuple):
     z: Categorical  # [T, B] over 600 classes, of the action taken
     next_policy: Categorical  # [T, B] the online policy after the transition
     returns: jax.Array  # [T, B] of the action taken
-    between: Steps
+    transitions: Steps
     learned: jax.Array  # [] share of transitions learned from, over all cores
 
 
@@ -44,7 +44,7 @@ def terms(
         "policy": targets.policy.kl(policy),
         "y": targets.y.kl(Categorical(y)),
         "z": targets.z.kl(Categorical(z)),
-        "next_policy": jnp.where(targets.between.ends, 0.0, next_error),
+        "next_policy": jnp.where(targets.transitions.ends, 0.0, next_error),
         "q": -jnp.sum(bins * jax.nn.log_softmax(q), -1),
     }
 
@@ -61,6 +61,8 @@ def loss(
     per_step = sum(COSTS[name] * part for name, part in parts.items())
     # N cores then compute what one does; the reference divides by each core's own count.
     size = jnp.float32(per_step.size)
-    total = jnp.sum(targets.between.mask * per_step) / (targets.learned * size + 1e-8)
+    total = jnp.sum(targets.transitions.mask * per_step) / (
+        targets.learned * size + 1e-8
+    )
     metrics = {f"loss/{name}": jnp.mean(part) for name, part in parts.items()}
     return total, metrics | {"loss/total": total}

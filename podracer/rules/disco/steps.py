@@ -39,17 +39,14 @@ def steps(timesteps: dm_env.TimeStep, episode_ends: EpisodeEnds) -> Steps:
     """
     last, first = timesteps.last(), timesteps.first()
     if episode_ends == "own":
-        between = losses.make_transitions(timesteps, 1.0)
-        reward, discount, real = between
+        reward, discount, real = losses.make_transitions(timesteps, 1.0)
         mask, ends = real, last[1:]
     else:  # FIRST at t > 0 is padding, see `jump`
         real = 1.0 - first[1:].astype(jnp.float32)
         reward, discount = real * timesteps.reward[1:], real * timesteps.discount[1:]
         discount = (discount > 0.0).astype(jnp.float32)
-        mask, ends = (
-            real * (1.0 - last[:-1].astype(jnp.float32)),
-            jnp.zeros_like(last[1:]),
-        )
+        mask = real * (1.0 - last[:-1].astype(jnp.float32))
+        ends = jnp.zeros_like(last[1:])
     ends = ends | (discount == 0.0) | (real == 0.0)
     next_void = jnp.concatenate([real[1:] == 0.0, jnp.zeros_like(ends[:1])])
     return Steps(reward, discount, real, mask, ends, ends | next_void)
@@ -77,9 +74,8 @@ def jump(trajectory: Trajectory) -> Trajectory:
     moved = timesteps._replace(
         reward=reward, discount=discount, step_type=step_type.astype(jnp.int32)
     )
-    order = jnp.argsort(
-        last, axis=0, stable=True
-    )  # those that are not LAST, then those
+    # Those that are not LAST, then those.
+    order = jnp.argsort(last, axis=0, stable=True)
     moved, left_out = jax.tree.map(lambda x: take(x, order), (moved, last))
     void = int(dm_env.StepType.FIRST)
     moved = moved._replace(

@@ -68,7 +68,7 @@ def evaluate(
     target_predictions: Predictions,
     behaviour: Any,
     action: jax.Array,
-    between: Steps,
+    transitions: Steps,
     discount_factor: float,
     lambda_: float,
 ) -> Values:
@@ -79,7 +79,7 @@ def evaluate(
       target_predictions: [T + 1, B] of the target network.
       behaviour: the policy [T, B] that acted.
       action: [T, B]
-      between: the transitions.
+      transitions: of the trajectory.
       discount_factor: the agent's gamma, per environment step.
       lambda_: factor of the traces.
     """
@@ -88,15 +88,15 @@ def evaluate(
     v, v_target = (jnp.sum(pi * x, -1) for x in (q, q_target))
     online = jax.tree.map(lambda x: x[:-1], predictions.policy)
     rho = jnp.exp(online.log_prob(action) - behaviour.log_prob(action))
-    trace = between.real * lambda_ * jnp.minimum(1.0, rho)
+    trace = transitions.real * lambda_ * jnp.minimum(1.0, rho)
     retrace = jax.vmap(
         rlax.general_off_policy_returns_from_q_and_v, in_axes=1, out_axes=1
     )
     returns = retrace(
         of_action(q_target[:-1], action)[1:],
         v_target[1:],
-        between.reward,
-        discount_factor * between.discount,
+        transitions.reward,
+        discount_factor * transitions.discount,
         trace[1:],
     )
     return Values(

@@ -63,7 +63,7 @@ class Weights(NamedTuple):
     lifetime: Lifetime
 
 
-class Stored(NamedTuple):
+class FileLayer(NamedTuple):
     """A layer in the file: arrays `name/w` of this shape and `name/b`."""
 
     name: str
@@ -71,36 +71,38 @@ class Stored(NamedTuple):
 
 
 def _encoder(room: str) -> Encoder:
-    def network(name: str) -> tuple[Stored, Stored]:
+    def network(name: str) -> tuple[FileLayer, FileLayer]:
         return (
-            Stored(f"{room}{name}/~/linear_0", (600, 16)),
-            Stored(f"{room}{name}/~/linear_1", (16, 1)),
+            FileLayer(f"{room}{name}/~/linear_0", (600, 16)),
+            FileLayer(f"{room}{name}/~/linear_1", (16, 1)),
         )
 
     actions = (
-        Stored(f"{room}sequential/conv1_d", (1, 18, 16)),
-        Stored(f"{room}sequential/conv1_d_1", (1, 32, 2)),
+        FileLayer(f"{room}sequential/conv1_d", (1, 18, 16)),
+        FileLayer(f"{room}sequential/conv1_d_1", (1, 32, 2)),
     )
     return Encoder(network("mlp"), network("mlp_1"), actions)
 
 
 _LIFETIME = "lstm/~/meta_lstm/~unroll/"
-STORED = Weights(
+FILE_LAYERS = Weights(
     encoder=_encoder("lstm/"),
-    backward=Stored("lstm/lstm/linear", (283, 1024)),
-    gate=Stored("lstm/linear", (128, 256)),
-    embedding=Stored("lstm/linear_1", (256, 1)),
-    y=Stored("lstm/linear_2", (256, 600)),
-    z=Stored("lstm/linear_3", (256, 600)),
-    policy_block=Stored("lstm/sequential_1/conv1_d", (1, 516, 16)),
-    policy=Stored("lstm/linear_4", (16, 1)),
+    backward=FileLayer("lstm/lstm/linear", (283, 1024)),
+    gate=FileLayer("lstm/linear", (128, 256)),
+    embedding=FileLayer("lstm/linear_1", (256, 1)),
+    y=FileLayer("lstm/linear_2", (256, 600)),
+    z=FileLayer("lstm/linear_3", (256, 600)),
+    policy_block=FileLayer("lstm/sequential_1/conv1_d", (1, 516, 16)),
+    policy=FileLayer("lstm/linear_4", (16, 1)),
     lifetime=Lifetime(
         _encoder(_LIFETIME),
-        pool=Stored(f"{_LIFETIME}mlp_2/~/linear_0", (29, 16)),
-        lstm=Stored(f"{_LIFETIME}lstm/linear", (144, 512)),
+        pool=FileLayer(f"{_LIFETIME}mlp_2/~/linear_0", (29, 16)),
+        lstm=FileLayer(f"{_LIFETIME}lstm/linear", (144, 512)),
     ),
 )
-LAYERS: list[Stored] = jax.tree.leaves(STORED, is_leaf=lambda x: isinstance(x, Stored))
+LAYERS: list[FileLayer] = jax.tree.leaves(
+    FILE_LAYERS, is_leaf=lambda x: isinstance(x, FileLayer)
+)
 SHAPES = {f"{name}/w": shape for name, shape in LAYERS}
 SHAPES |= {f"{name}/b": shape[-1:] for name, shape in LAYERS}
 
@@ -143,11 +145,11 @@ def check(path: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
 def of_arrays(arrays: Mapping[str, Any]) -> Weights:
     """The parameters from arrays by name."""
 
-    def layer(stored: Stored) -> Linear:
-        w = arrays[f"{stored.name}/w"].reshape(stored.shape[-2:])
-        return Linear(w, arrays[f"{stored.name}/b"])
+    def linear(layer: FileLayer) -> Linear:
+        w = arrays[f"{layer.name}/w"].reshape(layer.shape[-2:])
+        return Linear(w, arrays[f"{layer.name}/b"])
 
-    return jax.tree.map(layer, STORED, is_leaf=lambda x: isinstance(x, Stored))
+    return jax.tree.map(linear, FILE_LAYERS, is_leaf=lambda x: isinstance(x, FileLayer))
 
 
 def init(key: Key) -> Weights:

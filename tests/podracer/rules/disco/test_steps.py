@@ -167,11 +167,11 @@ def test_an_environment_that_jumps():
         np.testing.assert_array_equal(timesteps.reward[: len(rows), b], reward)
         discount = [float(kind == MID) for kind in types]
         np.testing.assert_array_equal(timesteps.discount[:, b], discount)
-    between = jax.jit(steps.steps, static_argnums=1)(timesteps, "jump")
-    np.testing.assert_array_equal(between.mask[:, 0], [1, 1, 0, 1, 0])
-    np.testing.assert_array_equal(between.real[:, 0], [1, 1, 1, 1, 0])
-    np.testing.assert_array_equal(between.ends[:, 0], [0, 1, 0, 0, 1])
-    np.testing.assert_array_equal(between.cut[:, 0], [0, 1, 0, 1, 1])
+    transitions = jax.jit(steps.steps, static_argnums=1)(timesteps, "jump")
+    np.testing.assert_array_equal(transitions.mask[:, 0], [1, 1, 0, 1, 0])
+    np.testing.assert_array_equal(transitions.real[:, 0], [1, 1, 1, 1, 0])
+    np.testing.assert_array_equal(transitions.ends[:, 0], [0, 1, 0, 0, 1])
+    np.testing.assert_array_equal(transitions.cut[:, 0], [0, 1, 0, 1, 1])
 
 
 @pytest.mark.parametrize("end", ENDS)

@@ -46,13 +46,13 @@ def update(weights, state, predictions, trajectory):
         targets, predictions, trajectory
     )
     action, behaviour = trajectory.outputs
-    between = steps.steps(trajectory.timesteps, "jump")
+    transitions = steps.steps(trajectory.timesteps, "jump")
     value = values.evaluate(
         predictions,
         state.target_params,
         behaviour,
         action,
-        between,
+        transitions,
         CONFIG.discount_factor,
         CONFIG.retrace_lambda,
     )
@@ -61,7 +61,7 @@ def update(weights, state, predictions, trajectory):
         inputs.probabilities(state.target_params),
         jax.nn.softmax(behaviour.logits),
         action,
-        between,
+        transitions,
         value,
         values.normalize(after.advantage, value.advantage),
         values.normalize(after.advantage, value.action_advantage),
@@ -71,8 +71,8 @@ def update(weights, state, predictions, trajectory):
         inputs.network(weights.encoder.z, x.z)[..., 0]
         for x in (seen.online, seen.target)
     ]
-    read = meta_network.backwards(weights.backward, encoded.x, between.cut)
-    outputs = meta_network.predict(weights, state.lifetime, encoded, between.cut)
+    read = meta_network.backwards(weights.backward, encoded.x, transitions.cut)
+    outputs = meta_network.predict(weights, state.lifetime, encoded, transitions.cut)
     of_life = weights.lifetime
     own = inputs.encode(of_life.encoder, seen)
     y = inputs.network(of_life.encoder.y, jax.nn.softmax(outputs.y))
@@ -80,9 +80,9 @@ def update(weights, state, predictions, trajectory):
     pooled = inputs.linear(of_life.pool, cat)
     parts = loss.terms(targets, predictions, action)
     return after, {
-        "rewards": between.reward,
-        "is_terminal": between.ends,
-        "mask": between.mask,
+        "rewards": transitions.reward,
+        "is_terminal": transitions.ends,
+        "mask": transitions.mask,
         "v_online": value.v,
         "v_target": value.v_target,
         "q_online": value.q,
