@@ -42,6 +42,8 @@ FLOORS = [
 FLOOR = {room: number for number, rooms in enumerate(FLOORS, 1) for room in rooms}
 
 PARALLEL = "podracer/parallel/"
+KERNELS = "podracer/kernels/"
+OF_KERNELS = re.compile(r"platform_dependent|register_lowering|default_backend")
 HOSTS = "podracer/parallel/hosts.py"
 OF_PARALLEL = re.compile(
     r"jax\.(distributed|sharding)|Mesh|PartitionSpec|\w+Sharding|shard_map|pmap"
@@ -93,6 +95,16 @@ def mesh(path: str, node: ast.AST) -> Iterator[str]:
             )
 
 
+def machines(path: str, node: ast.AST) -> Iterator[str]:
+    """Only one room computes the same in another way for some machine."""
+    for name in filter(OF_KERNELS.fullmatch, used(node)):
+        if not path.startswith(KERNELS):
+            yield (
+                f"refers to {name}, which only {KERNELS} may: write there what a machine "
+                "computes faster, as a drop-in for an operation of JAX"
+            )
+
+
 def imported(node: ast.AST) -> list[str]:
     """The modules and names that an import statement imports, with dots."""
     if isinstance(node, ast.Import):
@@ -126,7 +138,7 @@ def violations(rule: Callable, path: str, source: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("rule", [imports, floors, mesh])
+@pytest.mark.parametrize("rule", [imports, floors, mesh, machines])
 def test_our_packages_follow_the_rule(rule):
     found = [x for item in SOURCES.items() for x in violations(rule, *item)]
     assert not found, "\n".join([rule.__doc__, *found])
@@ -157,6 +169,8 @@ def test_our_packages_follow_the_rule(rule):
         (mesh, "sebulba/learner.py", "jax.distributed.initialize()"),
         (mesh, "sebulba/learner.py", "layout = jax.sharding.NamedSharding"),
         (mesh, "podracer/agents/ppo.py", "g = jax.lax.pmean(g, 'core')"),
+        (machines, "podracer/agents/ppo.py", "jax.lax.platform_dependent(x, cpu=f)"),
+        (machines, "anakin/training.py", "from jax.lax import platform_dependent"),
     ],
 )
 def test_a_rule_notices(rule, path, source):
@@ -172,6 +186,7 @@ def test_a_rule_notices(rule, path, source):
         (floors, "podracer/runs/run.py", "from podracer import files, metrics"),
         (mesh, "podracer/parallel/mesh.py", "from jax.sharding import Mesh"),
         (mesh, HOSTS, "jax.distributed.initialize()"),
+        (machines, f"{KERNELS}loops.py", "jax.lax.platform_dependent(x, cpu=f)"),
         (mesh, "anakin/training.py", "mesh = parallel.make_mesh(cores)"),
     ],
 )
