@@ -93,6 +93,13 @@ def mesh(path: str, node: ast.AST) -> Iterator[str]:
             )
 
 
+def private(path: str, node: ast.AST) -> Iterator[str]:
+    """Only one file imports what a library keeps to itself, and says why."""
+    for name in imported(node):
+        if "._" in name and path != HOSTS:
+            yield f"imports {name}, which may change with any version: use what is public"
+
+
 def imported(node: ast.AST) -> list[str]:
     """The modules and names that an import statement imports, with dots."""
     if isinstance(node, ast.Import):
@@ -126,7 +133,7 @@ def violations(rule: Callable, path: str, source: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("rule", [imports, floors, mesh])
+@pytest.mark.parametrize("rule", [imports, floors, mesh, private])
 def test_our_packages_follow_the_rule(rule):
     found = [x for item in SOURCES.items() for x in violations(rule, *item)]
     assert not found, "\n".join([rule.__doc__, *found])
@@ -157,6 +164,7 @@ def test_our_packages_follow_the_rule(rule):
         (mesh, "sebulba/learner.py", "jax.distributed.initialize()"),
         (mesh, "sebulba/learner.py", "layout = jax.sharding.NamedSharding"),
         (mesh, "podracer/agents/ppo.py", "g = jax.lax.pmean(g, 'core')"),
+        (private, "sebulba/actor.py", "from jax._src import dispatch"),
     ],
 )
 def test_a_rule_notices(rule, path, source):
@@ -172,6 +180,7 @@ def test_a_rule_notices(rule, path, source):
         (floors, "podracer/runs/run.py", "from podracer import files, metrics"),
         (mesh, "podracer/parallel/mesh.py", "from jax.sharding import Mesh"),
         (mesh, HOSTS, "jax.distributed.initialize()"),
+        (private, HOSTS, "from jax._src.distributed import global_state"),
         (mesh, "anakin/training.py", "mesh = parallel.make_mesh(cores)"),
     ],
 )
