@@ -105,6 +105,13 @@ def machines(path: str, node: ast.AST) -> Iterator[str]:
             )
 
 
+def private(path: str, node: ast.AST) -> Iterator[str]:
+    """Only one file imports what a library keeps to itself, and says why."""
+    for name in imported(node):
+        if "._" in name and path != HOSTS:
+            yield f"imports {name}, which may change with any version: use what is public"
+
+
 def imported(node: ast.AST) -> list[str]:
     """The modules and names that an import statement imports, with dots."""
     if isinstance(node, ast.Import):
@@ -138,7 +145,7 @@ def violations(rule: Callable, path: str, source: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("rule", [imports, floors, mesh, machines])
+@pytest.mark.parametrize("rule", [imports, floors, mesh, machines, private])
 def test_our_packages_follow_the_rule(rule):
     found = [x for item in SOURCES.items() for x in violations(rule, *item)]
     assert not found, "\n".join([rule.__doc__, *found])
@@ -171,6 +178,7 @@ def test_our_packages_follow_the_rule(rule):
         (mesh, "podracer/agents/ppo.py", "g = jax.lax.pmean(g, 'core')"),
         (machines, "podracer/agents/ppo.py", "jax.lax.platform_dependent(x, cpu=f)"),
         (machines, "anakin/training.py", "from jax.lax import platform_dependent"),
+        (private, "sebulba/actor.py", "from jax._src import dispatch"),
     ],
 )
 def test_a_rule_notices(rule, path, source):
@@ -187,6 +195,7 @@ def test_a_rule_notices(rule, path, source):
         (mesh, "podracer/parallel/mesh.py", "from jax.sharding import Mesh"),
         (mesh, HOSTS, "jax.distributed.initialize()"),
         (machines, f"{KERNELS}loops.py", "jax.lax.platform_dependent(x, cpu=f)"),
+        (private, HOSTS, "from jax._src.distributed import global_state"),
         (mesh, "anakin/training.py", "mesh = parallel.make_mesh(cores)"),
     ],
 )

@@ -41,7 +41,7 @@ class Profile:
             return
         self._asked += 1
         if self._asked == SKIP:
-            jax.profiler.start_trace(str(self._folder), **_options())
+            jax.profiler.start_trace(str(self._folder), profiler_options=_options())
             self._running = True
         elif self._asked == SKIP + STEPS:
             self._stop()
@@ -59,10 +59,8 @@ class Profile:
         )
 
 
-def _options() -> dict[str, Any]:
+def _options() -> jax.profiler.ProfileOptions:
     """No calls of Python functions, which would be most of the trace."""
-    if not hasattr(jax.profiler, "ProfileOptions"):
-        return {}
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
-    return {"profiler_options": options}
+    return options

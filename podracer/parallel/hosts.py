@@ -8,7 +8,6 @@ exchange data through JAX's key-value service; every wait there has a time limit
 """
 
 import hashlib
-import inspect
 import itertools
 import json
 import os
@@ -78,8 +77,6 @@ def _join(*named: Any) -> None:
     if named and named[0].rpartition(":")[0] in LOOPBACK:
         # The coordinator asks for no password, and JAX has it listen on all interfaces.
         options["coordinator_bind_address"] = named[0]
-    known = inspect.signature(jax.distributed.initialize).parameters
-    options = {name: x for name, x in options.items() if name in known}
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     handler = signal.getsignal(signal.SIGTERM)
     line = f"waiting for the other hosts, {START_SECONDS} s at most"

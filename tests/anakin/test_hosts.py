@@ -176,7 +176,7 @@ def test_a_coordinator_on_this_machine_listens_to_nobody_else(
 ):
     asked = {}
 
-    def initialize(address, count, number, coordinator_bind_address=None):
+    def initialize(address, *_, coordinator_bind_address=None, **__):
         asked[address] = coordinator_bind_address
 
     monkeypatch.setattr(hosts.jax.distributed, "initialize", initialize)
