@@ -52,23 +52,23 @@ def evaluate(
     size = environment.batch_size
     act = jax.jit(filming.actor_step_of(agent, greedy))
     action_spec = environment.action_spec()
-    left = episodes // size + (np.arange(size) < episodes % size)
+    remaining = episodes // size + (np.arange(size) < episodes % size)
     total, length = np.zeros(size, np.float32), np.zeros(size, np.int32)
-    played, key, steps = [], jax.random.key(seed), 0
+    results, key, steps = [], jax.random.key(seed), 0
     actor_state, timestep = agent.initial_actor_state(size), environment.reset()
-    while left.any():
+    while remaining.any():
         keys = jax.random.split(jax.random.fold_in(key, steps), size)
         actor_state, output = act(keys, actor_params, actor_state, timestep)
         timestep = environment.step(as_declared(action_spec, output.action))
         first, last = timestep.first(), timestep.last()
         total = np.where(first, 0, total + timestep.reward)
         length = np.where(first, 0, length + 1)
-        for i in np.flatnonzero((left > 0) & (last | (length >= max_steps))):
-            played.append((total[i], length[i], last[i]))
-            left[i] = left[i] - 1 if last[i] else 0
+        for i in np.flatnonzero((remaining > 0) & (last | (length >= max_steps))):
+            results.append((total[i], length[i], last[i]))
+            remaining[i] = remaining[i] - 1 if last[i] else 0
             progress()
         steps += 1
-    return Evaluation(*map(np.array, zip(*played, strict=True)))
+    return Evaluation(*map(np.array, zip(*results, strict=True)))
 
 
 def film(

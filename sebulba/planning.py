@@ -57,46 +57,45 @@ def programs(
     begin = compiled.compile("learner's start", learner.programs.start, key)
     state, params = begin.results
 
-    made = (dynamic_actor if dynamic else actor).make_programs(
-        agent, unroll_length, parts
-    )
+    make_programs = (dynamic_actor if dynamic else actor).make_programs
+    actors = make_programs(agent, unroll_length, parts)
     acting, key = compiled.placed((params, key), parallel.SHARED, cores.actors[:1])
-    start = compiled.compile("actor's start", made.start, acting, key, timestep)
-    before, unroll = start.results
-    keys = compiled.compile("actor's keys", made.keys, before).results
+    start = compiled.compile("actor's start", actors.start, acting, key, timestep)
+    unroll_start, unroll = start.results
+    keys = compiled.compile("actor's keys", actors.keys, unroll_start).results
     which = (jax.ShapeDtypeStruct((batch_size,), jnp.int32),) if dynamic else ()
     step = compiled.compile(
-        "actor's step", made.step, acting, keys, unroll, timestep, *which
+        "actor's step", actors.step, acting, keys, unroll, timestep, *which
     )
     finish = compiled.compile(
-        "actor's trajectory", made.finish, before, unroll, timestep
+        "actor's trajectory", actors.finish, unroll_start, unroll, timestep
     )
 
-    part = finish.results[1][0]
-    nothing = compiled.compile(
+    part = finish.results.parts[0]
+    empty_tally = compiled.compile(
         "learner's tally", learner.programs.make_empty_tally(state, part)
     )
     trajectory = compiled.placed(part, actor.LAYOUT, cores.learners)
     learn = compiled.compile(
-        "learner", learner.programs.learn, state, nothing.results, trajectory
+        "learner", learner.programs.learn, state, empty_tally.results, trajectory
     )
     return Programs(begin, learn, start, step, finish)
 
 
-def held(made: Programs, threads: int) -> tuple[int, int]:
+def sizes(programs: Programs, threads: int) -> tuple[int, int]:
     """Bytes that an actor core and a learner core hold during a run, approximately.
 
     Each of the core's `threads` has an unfinished unroll, a finished trajectory and one in
     the queue; new parameters arrive beside the old. The learner's next
     trajectory may arrive while it learns.
     """
-    unroll, trajectory = made.start.memory.results, made.finish.memory.results
-    params, part = map(
-        memory.size_of, (made.begin.results[1], made.finish.results[1][0])
-    )
-    works = max(x.memory.peak - x.memory.arguments for x in (made.step, made.finish))
-    acts = threads * (unroll + 2 * trajectory) + 2 * params + max(0, works)
-    return acts, made.learn.memory.peak + part
+    begin, learn, start, step, finish = programs
+    unroll, trajectory = start.memory.results, finish.memory.results
+    params = memory.size_of(begin.results[1])
+    part = memory.size_of(finish.results.parts[0])
+    work = max(x.memory.peak - x.memory.arguments for x in (step, finish))
+    acting = threads * (unroll + 2 * trajectory) + 2 * params + max(0, work)
+    return acting, learn.memory.peak + part
 
 
 def describe(
@@ -118,35 +117,36 @@ def describe(
     host, count, threads = hosts[0], len(hosts), config.threads_per_core
     print(f"each host has {host}", flush=True)
     learners = [core for host in hosts for core in host.learners]
-    seen = jax.tree.map(
+    observation = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), example.observation
     )
-    kept = memory.replayed(agent, seen, config)
-    for line in kept.planned(slice.memory, len(learners)):
+    replay = memory.replayed(agent, observation, config)
+    for line in replay.planned(slice.memory, len(learners)):
         print(line)
 
     def build(learners: list[jax.Device], batch_size: int) -> Programs:
-        made = programs(
+        timestep = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct((batch_size, *x.shape[1:]), x.dtype),
+            example,
+        )
+        run = programs(
             agent,
-            jax.tree.map(
-                lambda x: jax.ShapeDtypeStruct((batch_size, *x.shape[1:]), x.dtype),
-                example,
-            ),
+            timestep,
             Cores(host.actors, learners),
             parts=len(host.learners),
             unroll_length=config.unroll_length,
             updates_per_trajectory=config.updates_per_trajectory,
             dynamic=dynamic,
         )
-        needs = held(made, threads)
+        needs = sizes(run, threads)
         needs = [sum(needs)] if host.actors == host.learners else needs
         if max(needs) > slice.memory:
             raise compiled.DoesNotFit("what a core holds", max(needs), slice.memory)
-        return made
+        return run
 
     unit = len(host.learners) * config.updates_per_trajectory
     try:
-        made = compiled.fitting(partial(build, learners), config.batch_size, unit)
+        run = compiled.fitting(partial(build, learners), config.batch_size, unit)
     except compiled.Refused:
         if len(learners) == len(slice.cores):
             raise
@@ -156,18 +156,17 @@ def describe(
             "of it"
         )
         with parallel.planned_for(len(learners)):
-            made = compiled.fitting(
-                partial(build, slice.cores), config.batch_size, unit
-            )
-    acts, learns = map(compiled.size, held(made, threads))
+            run = compiled.fitting(partial(build, slice.cores), config.batch_size, unit)
+    acting, learning = map(compiled.size, sizes(run, threads))
     print(
-        f"an actor core holds about {acts} ({threads} threads), a learner core {learns}"
+        f"an actor core holds about {acting} ({threads} threads), "
+        f"a learner core {learning}"
     )
-    for program in (made.begin, made.start, made.finish):
+    for program in (run.begin, run.start, run.finish):
         print(report.line(program))
     steps = count * config.batch_size
     decisions = steps * len(host.actors)
-    print("\n".join(report.report(made.step, slice, "a decision", decisions)))
+    print("\n".join(report.report(run.step, slice, "a decision", decisions)))
     updates = config.updates_per_trajectory
     steps = steps * config.unroll_length // updates
-    print("\n".join(report.report(made.learn, slice, "an update", steps, updates)))
+    print("\n".join(report.report(run.learn, slice, "an update", steps, updates)))

@@ -141,14 +141,14 @@ def complaints_of(
         yield from _of_members(declared, value, batch, bounds)
         return
     field, shape, dtype, low, high = declared
-    given = value
+    original = value
     try:
-        value = np.asarray(given)
+        value = np.asarray(original)
     except ValueError:  # ragged
-        yield f"{field} is not an array: {shown(given)}"
+        yield f"{field} is not an array: {shown(original)}"
         return
     if value.dtype.kind not in KINDS:
-        yield f"{field} is {shown(given)}, of dtype {value.dtype}; declared is {dtype}"
+        yield f"{field} is {shown(original)}, of dtype {value.dtype}; declared is {dtype}"
     elif value.shape[: len(batch)] != batch:
         yield f"{field} has shape {value.shape}; declared is {(*batch, *shape)}"
     elif value.shape[len(batch) :] != shape:
@@ -163,8 +163,8 @@ def _of_members(declared: Members, value: Any, batch, bounds: bool) -> Iterator[
     """The same, of a dict or a tuple."""
     members = {name: part for name, part, _ in parts_of(value, "")}
     if members.keys() != declared.parts.keys():
-        found = f"has the members {[*members]}" if members else f"is {shown(value)}"
-        yield f"{declared.field} {found}; declared are members {[*declared.parts]}"
+        what = f"has the members {[*members]}" if members else f"is {shown(value)}"
+        yield f"{declared.field} {what}; declared are members {[*declared.parts]}"
         return
     for name, part in declared.parts.items():
         yield from complaints_of(part, members[name], batch, bounds)
@@ -185,9 +185,9 @@ def _of_bounds(field: str, value: np.ndarray, low: Any, high: Any) -> Iterator[s
 
 
 def _of_reward(reward: Any, batch: tuple[int, ...]) -> Iterator[str]:
-    given, reward = reward, np.asarray(reward)
+    original, reward = reward, np.asarray(reward)
     if reward.dtype.kind not in KINDS or reward.shape not in (batch, (*batch, 1)):
-        yield f"reward is {shown(given)}; it must be a number"
+        yield f"reward is {shown(original)}; it must be a number"
     elif not np.isfinite(reward).all():
         yield f"reward is {reward[~np.isfinite(reward)].flat[0]}; it must be finite"
 

@@ -101,7 +101,7 @@ def space_of(spec: Any) -> spaces.Space:
     raise UserError(f"the spec {checking.shown(spec)} is none of {SUPPORTED}")
 
 
-def maker(path: str, given: dict[str, Any], options: Any) -> Callable:
+def maker(path: str, arguments: dict[str, Any], options: Any) -> Callable:
     """(seed) -> what a worker calls; the function gets the seed if it has such an argument."""
 
     def make(seed: int) -> Callable[[], gymnasium.Env]:
@@ -109,7 +109,8 @@ def maker(path: str, given: dict[str, Any], options: Any) -> Callable:
             module, _, name = path.partition(":")
             function = getattr(importlib.import_module(module), name)
             np.random.seed(seed % 2**32)
-            environment = function(**given, **seed_argument(function, given, seed))
+            with_seed = arguments | seed_argument(function, arguments, seed)
+            environment = function(**with_seed)
             environment = DmEnv(environment, f"dm:{path}", options.check_bounds)
             if options.max_episode_steps is None:
                 return environment
@@ -120,10 +121,10 @@ def maker(path: str, given: dict[str, Any], options: Any) -> Callable:
     return make
 
 
-def seed_argument(function: Callable, given: dict[str, Any], seed: int) -> dict:
-    """{"seed": seed} where the function takes one and none is given."""
+def seed_argument(function: Callable, arguments: dict[str, Any], seed: int) -> dict:
+    """{"seed": seed} where the function takes one that `arguments` lack."""
     try:
         takes = inspect.signature(function).parameters
     except ValueError:  # of some functions in C
         takes = {}
-    return {"seed": seed} if "seed" in takes and "seed" not in given else {}
+    return {"seed": seed} if "seed" in takes and "seed" not in arguments else {}

@@ -35,9 +35,9 @@ class Options:
 def json_object(field: str, text: str) -> dict[str, Any]:
     """The JSON object of a command-line flag. Raises UserError."""
     try:
-        given = json.loads(text)
-        if isinstance(given, dict):
-            return given
+        value = json.loads(text)
+        if isinstance(value, dict):
+            return value
     except (ValueError, RecursionError):
         pass
     raise UserError(

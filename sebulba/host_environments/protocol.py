@@ -96,7 +96,7 @@ def as_declared(action_spec: Any, action: Any) -> Any:
 
 def check_snapshot(name: str, snapshot: Any) -> None:
     """Raises UserError for what a checkpoint cannot keep bit for bit."""
-    _check_kept(f"{name}: snapshot", snapshot)
+    _check_storable(f"{name}: snapshot", snapshot)
 
 
 def check_compiled(
@@ -115,7 +115,7 @@ def check_compiled(
             f"{name}: compiled() gave {checking.shown(compiled)}; it must give a Compiled, "
             "or None"
         )
-    _check_kept(f"{name}: the state of compiled()", compiled.state)
+    _check_storable(f"{name}: the state of compiled()", compiled.state)
     after = jax.eval_shape(compiled.step, compiled.state, action)
     if not isinstance(after, tuple) or len(after) != 3:
         raise UserError(
@@ -127,18 +127,18 @@ def check_compiled(
         check_alike(f"{name}: the {what} of compiled()", old, new, "environment")
 
 
-def _check_kept(what: str, tree: Any) -> None:
+def _check_storable(what: str, tree: Any) -> None:
     """Raises UserError for what JAX does not keep bit for bit."""
     for path, x in jax.tree_util.tree_leaves_with_path(tree):
         kind = getattr(x, "dtype", type(x).__name__)
         if isinstance(x, np.ndarray | np.generic):
-            kept = (
+            storable = (
                 kind.kind in checking.KINDS
                 and kind == jax.dtypes.canonicalize_dtype(kind)
             )
         else:
-            kept = isinstance(x, jax.Array | int)
-        if not kept:
+            storable = isinstance(x, jax.Array | int)
+        if not storable:
             raise UserError(
                 f"{what}{jax.tree_util.keystr(path)} is {kind}; it must be an array "
                 "of at most 32 bits, for example x.view(np.uint32)"

@@ -41,10 +41,10 @@ class PythonAdapter(NamedTuple):
         del threads
         whole = f"{self.prefix}:{name}"
         _check_gymnasium(whole)
-        given = json_object("arguments", options.arguments)
+        arguments = json_object("arguments", options.arguments)
         function, own = self.find(name)
-        _check_arguments(whole, function, own, given)
-        maker = self.maker(name, given, options)
+        _check_arguments(whole, function, own, arguments)
+        maker = self.maker(name, arguments, options)
         return Processes(whole, maker, batch_size, seed, options)
 
 
@@ -81,14 +81,14 @@ def _check_gymnasium(name: str) -> None:
 
 
 def _check_arguments(
-    name: str, function: Callable, own: dict[str, Any], given: dict[str, Any]
+    name: str, function: Callable, own: dict[str, Any], arguments: dict[str, Any]
 ) -> None:
     """Raises UserError unless the function can be called with these arguments."""
     try:
-        inspect.signature(function).bind(**(own | given))
+        inspect.signature(function).bind(**(own | arguments))
     except TypeError as error:
         raise UserError(
-            f"{name}: {error} (--env.arguments is {given})".replace("\n", " ")
+            f"{name}: {error} (--env.arguments is {arguments})".replace("\n", " ")
         ) from error
     except ValueError:  # of some functions in C, which have no signature
         pass
@@ -120,7 +120,7 @@ def _find_gym(name: str) -> tuple[Callable, dict[str, Any]]:
     return creator, spec.kwargs
 
 
-def _gym_maker(name: str, given: dict[str, Any], options: Options) -> Maker:
+def _gym_maker(name: str, arguments: dict[str, Any], options: Options) -> Maker:
     """Seeded by gymnasium's reset."""
     module, _, key = name.rpartition(":")
     settings = {"disable_env_checker": True}
@@ -134,7 +134,7 @@ def _gym_maker(name: str, given: dict[str, Any], options: Options) -> Maker:
 
         if module:
             importlib.import_module(module)
-        return gymnasium.make(key, **(settings | given))
+        return gymnasium.make(key, **(settings | arguments))
 
     return lambda seed: make_one
 
@@ -150,10 +150,10 @@ def _find_dm(path: str) -> tuple[Callable, dict[str, Any]]:
     return function, {}
 
 
-def _dm_maker(path: str, given: dict[str, Any], options: Options) -> Maker:
+def _dm_maker(path: str, arguments: dict[str, Any], options: Options) -> Maker:
     from sebulba.host_environments import dm
 
-    return dm.maker(path, given, options)
+    return dm.maker(path, arguments, options)
 
 
 GYM = PythonAdapter("gym", _find_gym, _gym_maker)
