@@ -145,8 +145,8 @@ class Checkpoints:
         """The newest whole checkpoint, placed on the cores as `state` is.
 
         Damaged checkpoints that are newer are named and renamed. On another number of
-        cores, what belongs to one core (LOCAL) is taken from `state`; so is an OPTIONAL
-        field that the checkpoint lacks or that has another structure there.
+        cores, what belongs to one core (LOCAL) is taken from `state`; so is a field that is
+        OPTIONAL, or LOCAL as a whole, if the checkpoint lacks it or has another structure.
 
         Args:
           state: a fresh state, a NamedTuple, which gives shapes, types and placement.

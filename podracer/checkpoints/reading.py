@@ -29,10 +29,12 @@ def read_state(item: Path, state: Any, layout: Any) -> Any:
     """
     saved = _read_metadata(item)
     words, fresh = layout._asdict(), state._asdict()
+    # What is LOCAL as a whole are the counts since the last report, which start anew where
+    # an agent has other metrics today.
     own = {
         name: x
         for name, x in fresh.items()
-        if words[name] == parallel.OPTIONAL
+        if words[name] in (parallel.OPTIONAL, parallel.LOCAL)
         and (name not in saved or _leaf_names(saved[name]) != _leaf_names(x))
     }
     wanted = {name: x for name, x in fresh.items() if name not in own}

@@ -132,6 +132,16 @@ def test_an_optional_field_that_is_missing_or_other_is_the_fresh_one(tmp_path):
     assert bool(after[0] == key) and bool(jnp.all(after[1] == two))
 
 
+def test_counts_of_other_metrics_start_anew(tmp_path):
+    """They are LOCAL as a whole: an agent that has gained a metric resumes its runs."""
+    save(tmp_path / "all", 5)
+    fresh = make_state(0)
+    more = fresh._replace(local=(*fresh.local, *fresh.local))
+    after = Checkpoints(tmp_path / "all").restore(more, LAYOUT)
+    assert int(after.updates) == 5 and len(after.local) == 2
+    jax.tree.map(np.testing.assert_array_equal, after.local, more.local)
+
+
 def test_an_older_one_may_lack_an_optional_field(tmp_path):
     class More(NamedTuple):
         shared: Any
