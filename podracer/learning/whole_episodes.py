@@ -2,7 +2,7 @@
 
 The episode so far is part of the actor's state, so that a trajectory carries its own prefix
 and no learner needs to know which environments it came from. Finished episodes wait in a
-memory, padded to one length.
+buffer, padded to one length.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ class Running(NamedTuple):
     last: jax.Array  # int32 [B] its number in its episode; -1 before the first
 
 
-class Memory(NamedTuple):
+class EpisodeBuffer(NamedTuple):
     """Up to N finished episodes."""
 
     rows: Row  # [N, L + 1, ...]
@@ -68,20 +68,20 @@ def append(running: Running, row: Row) -> Running:
     return Running(kernels.write_rows(running.rows, row, newest), newest, last)
 
 
-def initial_memory(row: Row, max_length: int, capacity: int) -> Memory:
+def initial_buffer(row: Row, max_length: int, capacity: int) -> EpisodeBuffer:
     """No episodes."""
     length = jnp.zeros(capacity, jnp.int32)
-    return Memory(_empty(row, capacity, max_length + 1), length, jnp.int32(0))
+    return EpisodeBuffer(_empty(row, capacity, max_length + 1), length, jnp.int32(0))
 
 
 def store(
-    memory: Memory, trajectory: Trajectory, running: Running
-) -> tuple[Memory, Stored]:
+    buffer: EpisodeBuffer, trajectory: Trajectory, running: Running
+) -> tuple[EpisodeBuffer, Stored]:
     """Adds the episodes that ended in rows 0 to T - 1, in that order, while there is space.
 
     `running` is that of the trajectory's `actor_state`, before row 0.
     """
-    capacity, rows_each = memory.rows.timestep.reward.shape
+    capacity, rows_each = buffer.rows.timestep.reward.shape
     rows = Row(jax.tree.map(lambda x: x[:-1], trajectory.timesteps), trajectory.outputs)
     unroll_length = rows.timestep.reward.shape[0]
     # The row at which each episode began; negative if before this trajectory.
@@ -108,28 +108,28 @@ def store(
             return kept.at[slot].set(episode, mode="drop")
 
         place = jnp.arange(capacity)
-        slot = jnp.where(place < ended.sum(), memory.count + place, capacity)
-        return Memory(
-            jax.tree.map(gather, memory.rows, running.rows, rows),
-            memory.length.at[slot].set(t - start, mode="drop"),
-            jnp.minimum(memory.count + ended.sum(), capacity),
+        slot = jnp.where(place < ended.sum(), buffer.count + place, capacity)
+        return EpisodeBuffer(
+            jax.tree.map(gather, buffer.rows, running.rows, rows),
+            buffer.length.at[slot].set(t - start, mode="drop"),
+            jnp.minimum(buffer.count + ended.sum(), capacity),
         )
 
-    after = jax.lax.cond(ended.any(), stored, lambda: memory)
-    finished = ended.sum() - (after.count - memory.count)
+    after = jax.lax.cond(ended.any(), stored, lambda: buffer)
+    finished = ended.sum() - (after.count - buffer.count)
     too_long = jnp.any(time - began >= rows_each)
     return after, Stored(finished.astype(jnp.float32), too_long)
 
 
-def episodes(memory: Memory) -> Trajectory:
+def episodes(buffer: EpisodeBuffer) -> Trajectory:
     """All N episodes as one trajectory of L transitions [L + 1, N, ...].
 
     The padding after an episode's end holds rows of other episodes and is marked LAST, so
     that losses mask it.
     """
-    timesteps, outputs = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), memory.rows)
+    timesteps, outputs = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), buffer.rows)
     number = jnp.arange(timesteps.reward.shape[0])
-    ended = number[:, None] >= memory.length[None]
+    ended = number[:, None] >= buffer.length[None]
     step_type = jnp.where(ended, jnp.int32(dm_env.StepType.LAST), timesteps.step_type)
     timesteps = timesteps._replace(step_type=step_type)
     return Trajectory(timesteps, jax.tree.map(lambda x: x[:-1], outputs), ())

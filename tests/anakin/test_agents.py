@@ -201,7 +201,9 @@ def test_an_episode_longer_than_the_memory_stops_the_run(length):
         total_steps=1_000,
         cores=1,
     )
-    with pytest.raises(FloatingPointError, match="longer than the agent's memory"):
+    with pytest.raises(
+        FloatingPointError, match="longer than the agent's episode buffer"
+    ):
         list(run)
 
 

@@ -40,7 +40,8 @@ from podracer.transformations.normalizer import Normalizer
 
 LOSSES = "loss/total", "loss/policy", "loss/value", "loss/entropy", "gradient_norm"
 TOO_LONG = (
-    FAILED + "an episode is longer than the agent's memory: raise max_episode_length"
+    FAILED
+    + "an episode is longer than the agent's episode buffer: raise max_episode_length"
 )
 
 
@@ -85,8 +86,8 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
         return jax.eval_shape(lambda: example_row(config, network))
 
     def initial_learner_state(key):
-        memory = whole_episodes.initial_memory(row(), length, capacity())
-        return LearnerState(initial_shared(config, network, key), memory)
+        buffer = whole_episodes.initial_buffer(row(), length, capacity())
+        return LearnerState(initial_shared(config, network, key), buffer)
 
     def initial_actor_state(batch_size):
         running = whole_episodes.initial_running(row(), length, batch_size)
@@ -104,33 +105,33 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
         return (running, memory), ActorOutput(policy.mode(), policy)
 
     def learner_step(key, learner_state, trajectory):
-        shared, memory = learner_state
+        shared, buffer = learner_state
         filters = updated(shared.filters, trajectory.timesteps, average)
         shared = shared._replace(filters=filters)
-        memory, stored = whole_episodes.store(
-            memory, trajectory, trajectory.actor_state[0]
+        buffer, stored = whole_episodes.store(
+            buffer, trajectory, trajectory.actor_state[0]
         )
         # All cores learn or none does: an average that some cores skip is a deadlock.
-        all_full = average.all(memory.count == capacity())
+        all_full = average.all(buffer.count == capacity())
         shared = jax.lax.cond(
             all_full,
             lambda shared: learn(
-                config, network, average, key, shared, whole_episodes.episodes(memory)
+                config, network, average, key, shared, whole_episodes.episodes(buffer)
             ),
             lambda shared: shared,
             shared,
         )
-        memory = memory._replace(count=jnp.where(all_full, 0, memory.count))
+        buffer = buffer._replace(count=jnp.where(all_full, 0, buffer.count))
         metrics = shared.metrics | {
             "kl_penalty": shared.kl_penalty,
             "trained": all_full.astype(jnp.float32),
-            "episodes_waiting": memory.count.astype(jnp.float32),
+            "episodes_waiting": buffer.count.astype(jnp.float32),
             "episodes_dropped": stored.dropped,
             "max_episode_length": jnp.float32(length),
             TOO_LONG: stored.too_long.astype(jnp.float32),
             "reward_scale": normalizer.scale(shared.filters.reward),
         }
-        return LearnerState(shared, memory), metrics
+        return LearnerState(shared, buffer), metrics
 
     return Agent(
         initial_learner_state,

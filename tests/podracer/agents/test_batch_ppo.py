@@ -217,7 +217,9 @@ def full(agent, lengths=(6, 2, 4, 3), padding=0.0):
     rows = jax.tree.map(
         lambda x: disturb(x) if jnp.issubdtype(x.dtype, jnp.floating) else x, rows
     )
-    memory = whole_episodes.Memory(rows, jnp.array(lengths), jnp.int32(len(lengths)))
+    memory = whole_episodes.EpisodeBuffer(
+        rows, jnp.array(lengths), jnp.int32(len(lengths))
+    )
     return LearnerState(state.shared, memory)
 
 

@@ -67,7 +67,7 @@ def play(timesteps, unroll_length, capacity, longest=LONGEST, newest=-1):
     batch_size = timesteps.reward.shape[1]
     running = whole_episodes.initial_running(row, longest, batch_size)
     running = running._replace(newest=jnp.broadcast_to(newest, batch_size))
-    carry = running, whole_episodes.initial_memory(row, longest, capacity)
+    carry = running, whole_episodes.initial_buffer(row, longest, capacity)
 
     def rows_from(t):
         return jax.tree.map(lambda x: x[t : t + unroll_length + 1], timesteps)
