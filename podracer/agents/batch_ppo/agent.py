@@ -77,6 +77,7 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
     UserError for observations in bytes.
     """
     normalizer.check_no_bytes(network.observation_spec)
+    check_value_params(config, network)
     length = config.max_episode_length
 
     def capacity():
@@ -322,19 +323,10 @@ def divergence(
 
 
 def make_optimizer(config: Config, network: Network) -> optax.GradientTransformation:
-    """Adam; with a value_learning_rate, the value's own parameters have that.
-
-    Raises UserError where the network cannot say which parameters these are.
-    """
+    """Adam; with a value_learning_rate, the value's own parameters have that."""
     rate, value_rate = config.learning_rate, config.value_learning_rate
     if value_rate is None:
         return optax.chain(optax.scale_by_adam(), optax.scale(rate))
-    if network.is_value is None:
-        raise UserError(
-            f"value_learning_rate is {value_rate}, but the network does not say which "
-            "parameters are the value's: leave it out, or give the network is_value, see "
-            "networks.of_modules"
-        )
 
     def scaled(directions, params):
         return jax.tree.map(
@@ -344,6 +336,16 @@ def make_optimizer(config: Config, network: Network) -> optax.GradientTransforma
         )
 
     return optax.chain(optax.scale_by_adam(), optax.stateless(scaled))
+
+
+def check_value_params(config: Config, network: Network) -> None:
+    """Raises UserError where the network must say which parameters are the value's."""
+    if config.value_learning_rate is not None and network.is_value is None:
+        raise UserError(
+            f"value_learning_rate is {config.value_learning_rate}, but the network does "
+            "not say which parameters are the value's: leave it out, or give the network "
+            "is_value, see networks.of_modules"
+        )
 
 
 def check_enough(count: int, each: int) -> None:
