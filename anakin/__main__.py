@@ -66,7 +66,8 @@ def train(argv: Sequence[str]) -> None:
             environment,
             seeds=[x.seed for x in runs],
             hyperparameters={
-                name: [x.numbers[name] for x in runs] for name in runs[0].numbers
+                name: [x.hyperparameters[name] for x in runs]
+                for name in runs[0].hyperparameters
             },
             **options,
         )

@@ -52,7 +52,7 @@ def describe(
                 environment,
                 slice.cores,
                 runs=count // used * cores,
-                hyperparameters=(*runs[0].numbers,),
+                hyperparameters=(*runs[0].hyperparameters,),
                 batch_size=batch_size,
                 **options,
             )

@@ -25,7 +25,7 @@ class Member(NamedTuple):
 
     name: str  # of its folder
     seed: int
-    numbers: dict[str, float]  # swept hyperparameters of its agent
+    hyperparameters: dict[str, float]  # of its agent, those that are swept
     config: Any  # the command's, as if it ran alone
 
 
@@ -45,16 +45,17 @@ def choose(config: Any) -> list[Member]:
             )
     members = []
     for values in itertools.product(*(values for _, values in fields)):
-        numbers = dict(zip(names, values, strict=True))
-        agent = dataclasses.replace(config.agent, **numbers)
+        hyperparameters = dict(zip(names, values, strict=True))
+        agent = dataclasses.replace(config.agent, **hyperparameters)
         swept = "".join(
-            f"{name.replace('_', '-')}-{x:g}-" for name, x in numbers.items()
+            f"{name.replace('_', '-')}-{x:g}-" for name, x in hyperparameters.items()
         )
         for seed in range(config.seed, config.seed + config.seeds):
             alone = dataclasses.replace(
                 config, agent=agent, seed=seed, seeds=1, sweep=(), cores=1
             )
-            members.append(Member(f"{swept}seed-{seed}", seed, numbers, alone))
+            name = f"{swept}seed-{seed}"
+            members.append(Member(name, seed, hyperparameters, alone))
     [(name, times)] = Counter(x.name for x in members).most_common(1)
     if times > 1:
         raise UserError(

@@ -17,7 +17,8 @@ from podracer.metrics import last, read
 from podracer.runs.drawing import Curve
 from podracer.runs.progress import Progress
 from podracer.runs.run_folder import CURVE, METRICS, STATE, load_state
-from podracer.runs.sinks import Config, Sinks
+from podracer.runs.sinks import Config as SinkConfig
+from podracer.runs.sinks import Sinks
 
 Updates = Generator[tuple[Any, dict[str, float] | None]]
 
@@ -29,7 +30,7 @@ def record_updates(
     title: str = "training",
     quiet: bool = False,
     checkpoints: Checkpoints | None = None,
-    sinks: Config | None = None,
+    sinks: SinkConfig | None = None,
     evaluate: Callable[[Any, dict[str, float]], dict[str, float]] = lambda _, row: row,
 ) -> Updates:
     """The same training loop, which is recorded on the way.
@@ -47,7 +48,7 @@ def record_updates(
 
     with (
         track_state(folder, total_steps) as check_ours,
-        Sinks(folder, total_steps, sinks or Config()) as rows,
+        Sinks(folder, total_steps, sinks or SinkConfig()) as rows,
         Curve(folder, title) as curve,
         Progress(total_steps, title, quiet, before) as progress,
         checkpoints or contextlib.nullcontext(),

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 from podracer import command, metrics
 from podracer.checkpoints.checkpoint import Checkpoints
-from podracer.checkpoints.checkpoint import Config as Checkpoint
+from podracer.checkpoints.checkpoint import Config as CheckpointConfig
 from podracer.errors import UserError
 from podracer.metrics.profile import Profile
 from podracer.parallel import hosts
 from podracer.runs import evaluation, recording, run_folder, spec_json
-from podracer.runs.sinks import Config as Sinks
+from podracer.runs.sinks import Config as SinkConfig
 
 NAMED = ("agent", "env", "network")  # flags whose value decides which others exist
 TRUST = "import the code that a run folder names: agent, network, environment"
@@ -35,11 +35,11 @@ class Options:
     """folder of a run to resume, with the configuration that it has"""
     allow_changes: bool = False
     """let flags change the configuration of a resumed run"""
-    checkpoint: Checkpoint = dataclasses.field(default_factory=Checkpoint)
+    checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
     evaluate: evaluation.Schedule = dataclasses.field(
         default_factory=evaluation.Schedule
     )
-    sinks: command.Flat[Sinks] = dataclasses.field(default_factory=Sinks)
+    sinks: command.Flat[SinkConfig] = dataclasses.field(default_factory=SinkConfig)
     stop_at: float | None = None
     """mean return of the last 100 episodes at which the run ends early"""
     profile: bool = False

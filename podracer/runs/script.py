@@ -11,7 +11,7 @@ import numpy as np
 
 from podracer.agent import Agent
 from podracer.checkpoints import finding
-from podracer.checkpoints.checkpoint import Config as Checkpoint
+from podracer.checkpoints.checkpoint import Config as CheckpointConfig
 from podracer.errors import UserError
 from podracer.parallel import hosts
 from podracer.runs import evaluation, recording, run_folder, sinks
@@ -100,7 +100,9 @@ def record(
         raise UserError("resume is set but run is not: name the folder of the run")
     keep = dataclasses.replace(
         _where(run, resume, overwrite),
-        checkpoint=Checkpoint(checkpoint_minutes, checkpoint_steps, checkpoint_keep),
+        checkpoint=CheckpointConfig(
+            checkpoint_minutes, checkpoint_steps, checkpoint_keep
+        ),
         evaluate=evaluation.Schedule(evaluate_steps, evaluate_episodes),
         sinks=sinks.Config(tensorboard, wandb),
         quiet=quiet,
