@@ -18,12 +18,17 @@ unexport PYTHONDONTWRITEBYTECODE
 TOGETHER = --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # What `make check` runs: two minutes on two cores.
-CHECK = tests/test_house.py tests/test_prose.py tests/envs_jax/classic_control tests/sebulba/test_cores.py \
+CHECK = tests/test_house.py tests/envs_jax/classic_control tests/sebulba/test_cores.py \
   tests/sebulba/test_transport.py \
   $(addprefix tests/podracer/,agents/test_impala.py checkpoints/test_damage.py launch/test_commands.py \
   learning/test_gradients.py learning/test_losses.py learning/test_optimizers.py \
   metrics/test_episodes.py networks/test_torsos.py parallel runs/test_plot.py \
   runs/test_run_folder.py runs/test_sinks.py transformations/test_history.py)
+
+# What `make test-slow` runs with plain JAX too, without our kernels.
+LEARNERS = tests/anakin/test_learning.py tests/anakin/test_training.py \
+  tests/sebulba/test_learning.py \
+  $(addprefix tests/podracer/,agents learning rules transformations)
 
 .PHONY: help demo check test test-slow test-oldest test-newest test-tpu lint docs release clean
 
@@ -50,6 +55,8 @@ test: .venv/ready  ## the tests that every change must pass
 
 test-slow: .venv/ready .venv-tpu/ready  ## the others: more cases and longer programs, before a release
 	@.venv/bin/pytest -q $(TOGETHER) -m "slow and not tpu"
+	@PODRACER_TESTS_OPTIMIZED=1 .venv/bin/pytest -q tests/jax_internals
+	@PODRACER_KERNELS=off .venv/bin/pytest -q $(TOGETHER) $(LEARNERS)
 	@.venv-tpu/bin/pytest -q tests/podracer/plan/tpu -m "slow"
 
 test-oldest: .venv-oldest/ready  ## the core tests on the oldest jax that we support
@@ -62,9 +69,10 @@ test-tpu: .venv-tpu/ready  ## what the compilers of TPUs and GPUs make of our pr
 	@.venv-tpu/bin/pytest -q --numprocesses 2 --dist worksteal tests/podracer/plan/tpu \
 	  -m "not slow"
 
-lint: .venv/ready  ## format, style, and the types of the public contract
+lint: .venv/ready  ## format, style, spelling, and the types of the public contract
 	@.venv/bin/ruff format --check .
 	@.venv/bin/ruff check .
+	@git ls-files -z | xargs -0 .venv/bin/codespell
 	@.venv/bin/mypy
 
 docs: .venv-docs/ready  ## the documentation as a site: site/index.html

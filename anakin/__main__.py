@@ -20,7 +20,7 @@ from podracer.plan import flags
 from podracer.runs import evaluation, members, run
 from podracer.trained import playing, video
 from podracer.trained.filming import Film
-from podracer.trained.loading import Trained, acting
+from podracer.trained.loading import Trained
 from podracer.training import configuring
 
 ENVIRONMENTS = configuring.Environments(
@@ -46,7 +46,7 @@ def train(argv: Sequence[str]) -> None:
     environment = environments.make(configured.env, config.env)
     make_agent = agent_maker(configured, environment)
     specs = environment.observation_spec(), environment.action_spec()
-    about = {**configured.names, "specs": run.seen(*specs)}
+    about = {**configured.names, "specs": run.encode_specs(*specs)}
     options = {
         name: getattr(config, name)
         for name in (
@@ -70,16 +70,16 @@ def train(argv: Sequence[str]) -> None:
             },
             **options,
         )
-        members.keep(start, population.member, runs, config, **about)
+        members.train(start, population.member, runs, config, **about)
         return
     agent = make_agent({})
     start = partial(anakin.train, agent, environment, seed=config.seed, **options)
 
     def play(state: anakin.State, episodes: int) -> evaluation.Evaluation:
-        params = acting(agent, state.learner, jax.local_devices()[0])
+        params = evaluation.acting_params(agent, state.learner, jax.local_devices()[0])
         return anakin.evaluate(agent, params, environment, episodes=episodes)
 
-    run.keep(start, config, play, **about)
+    run.train(start, config, play, **about)
 
 
 def agent_maker(
@@ -121,7 +121,7 @@ def evaluate(argv: Sequence[str]) -> None:
             agent.params,
             environments.of_run(agent.run),
             episodes=config.episodes,
-            **playing.how(config),
+            **playing.play_options(config),
         )
 
     playing.evaluate(
@@ -139,7 +139,7 @@ def render(argv: Sequence[str]) -> None:
             agent.params,
             environment,
             episodes=config.episodes,
-            **playing.how(config),
+            **playing.play_options(config),
         )
 
     playing.render(argv, "anakin", film, environments.brings_code)

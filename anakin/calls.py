@@ -36,7 +36,7 @@ def make_call(step: Callable, average: Average = parallel.AVERAGE) -> Callable:
             state = jax.lax.fori_loop(jnp.uint32(0), updates, body, state)
         _, sums = episodes.collect(state.episodes)
         of_episodes = episodes.means(average.total(sums))
-        metrics = average(state.tally.means) | of_episodes
+        metrics = average(tally.reported(state.tally.means)) | of_episodes
         failures = average.first(state.tally.failures)
         # Now, not in the next call: a resumed run may have its reports elsewhere.
         return restart(state, report), metrics, failures

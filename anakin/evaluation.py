@@ -106,11 +106,8 @@ def film(
 
     @jax.jit
     def step(actors, params, number):
-        def act(keys, actor_state, timestep):
-            return *actor_step(keys, params, actor_state, timestep), ()
-
         keys = keys_of_step(jax.random.fold_in(key, number), actors.index)
-        return draw(interact(act, batched, actors, keys)[0])
+        return draw(interact(actor_step, params, batched, actors, keys)[0])
 
     def next_frame(actors, number):
         return step(actors, actor_params, number)
@@ -128,9 +125,6 @@ def _make_run(agent: Agent, environment: Environment, greedy: bool, max_steps: i
         start_key, run_key = jax.random.split(key)
         actors = initial_actors(start_key, index, agent, environment)
 
-        def act(keys, actor_state, timestep):
-            return *actor_step(keys, params, actor_state, timestep), ()
-
         def unfinished(carry):
             step, actors = carry
             return (step < max_steps) & ~jnp.all(actors.episodes.finished)
@@ -138,7 +132,7 @@ def _make_run(agent: Agent, environment: Environment, greedy: bool, max_steps: i
         def body(carry):
             step, before = carry
             keys = keys_of_step(jax.random.fold_in(run_key, step), before.index)
-            after, _, _ = interact(act, environment, before, keys)
+            after, _ = interact(actor_step, params, environment, before, keys)
             over = before.episodes.finished > 0
             count = jax.tree.map(
                 lambda old, new: jnp.where(over, old, new),

@@ -24,7 +24,7 @@ from anakin.meta.hidden_value import inner_state
 from anakin.meta.lifetimes import Life, Lifetime
 from anakin.reports import make_reports, run
 from envs_jax.wrappers import batched
-from podracer import parallel
+from podracer import kernels, parallel
 from podracer.agent import Agent, Key, Metrics, PyTree
 from podracer.errors import check_at_least_one, check_ranges
 from podracer.metrics.episodes import Episodes
@@ -121,6 +121,7 @@ def train(
       FloatingPointError: a metric is not finite; names it and the update.
     """
     check_at_least_one(total_steps=total_steps)
+    kernels.install()
     mesh = parallel.make_mesh(cores)
     population.check_shares(config.lifetimes, mesh.size, "lifetimes")
     programs = make_programs(meta, config, mesh)
@@ -250,13 +251,13 @@ def judge(
     """
     life, shared = meta.life, run.learner.shared
     key, _ = training.unit_keys(run)
-    params = agent.actor_params(run.learner)
-
-    def act(keys, actor_state, timestep):
-        return *agent.actor_step(keys, params, actor_state, timestep), ()
-
-    actors, trajectory, _ = unroll(
-        act, environment, life.unroll_length, run.actors, key
+    actors, trajectory = unroll(
+        agent.actor_step,
+        agent.actor_params(run.learner),
+        environment,
+        life.unroll_length,
+        run.actors,
+        key,
     )
     predictions = meta.predict(inner_state(run.learner).shared.params, trajectory)
     advantages = life.value.advantages(shared.value, trajectory)

@@ -14,10 +14,10 @@ import numpy as np
 from anakin.calls import make_call, with_tally
 from anakin.checks import check, check_played, in_one_line
 from anakin.reports import iterate, make_reports
-from anakin.training import LAYOUT, Programs, State, initial_state, make_unit
+from anakin.training import LAYOUT, Programs, State, initial_state, make_step
 from envs_jax.environment import Environment
 from envs_jax.wrappers import batched
-from podracer import parallel
+from podracer import kernels, parallel
 from podracer.agent import Agent
 from podracer.errors import UserError, check_at_least_one, check_seed
 from podracer.metrics import tally
@@ -67,6 +67,7 @@ def train(
       UserError: an argument is impossible, or a hyperparameter cannot differ between runs.
       FloatingPointError: at the end, where runs have failed; names each.
     """
+    kernels.install()
     mesh = parallel.make_mesh(cores)
     values = _checked(seeds, hyperparameters or {})
     check_shares(len(seeds), mesh.size)
@@ -156,12 +157,12 @@ def make_programs(
 ) -> Programs:
     """The programs of S runs: (keys [S], hyperparameters, index [B]) -> Population, and
     (population, updates, report) -> ..., see `make_call`."""
-    environment, platform = batched(environment, reset_pool), parallel.platform(mesh)
+    environment = batched(environment, reset_pool)
 
     @partial(jax.jit, inline=True)  # traced once for both programs
     def unit(hyperparameters, state):
         agent = make_agent(hyperparameters)
-        return make_unit(agent, environment, unroll_length, platform)(state)
+        return make_step(agent, environment, unroll_length)(state)
 
     def start(key, hyperparameters, index):
         state = initial_state(key, index, make_agent(hyperparameters), environment)

@@ -16,8 +16,8 @@ from anakin.checks import check, check_played, in_one_line
 from anakin.reports import make_reports, run
 from envs_jax.environment import Environment
 from envs_jax.wrappers import batched
-from podracer import parallel
-from podracer.agent import Agent, Key, LearnerState, Metrics, with_last
+from podracer import kernels, parallel
+from podracer.agent import Agent, Key, LearnerState, Metrics
 from podracer.errors import check_seed
 from podracer.metrics import tally
 from podracer.metrics.episodes import Episodes
@@ -92,6 +92,7 @@ def train(
         agent does not average what its cores share.
       FloatingPointError: a metric is not finite; names it and the update.
     """
+    kernels.install()
     check_seed(seed)
     mesh = parallel.make_mesh(cores)
     check(environment, batch_size, unroll_length, total_steps, mesh.size, reset_pool)
@@ -115,7 +116,7 @@ def make_programs(
 ) -> Programs:
     """The programs of a run, replicated over the cores of a mesh."""
     environment = batched(environment, reset_pool)
-    step = make_unit(agent, environment, unroll_length, parallel.platform(mesh))
+    step = make_step(agent, environment, unroll_length)
     step = jax.jit(step, inline=True)  # traced once for both programs
 
     def start(key, index):
@@ -144,66 +145,22 @@ def initial_state(key: Key, index: jax.Array, agent: Agent, environment) -> Stat
     )
 
 
-def make_unit(agent: Agent, environment, unroll_length: int, platform: str) -> Callable:
-    """The minimal unit, in the form that suits the agent and the cores.
-
-    A CPU is faster with one forward pass, step by step: activations stay in its cache.
-    Accelerators are faster with fewer and larger kernels: a gradient of all steps at once.
-    """
-    if agent.online_step and platform == "cpu":
-        return make_online_step(agent, environment, unroll_length)
-    return make_step(agent, environment, unroll_length, platform)
-
-
-def make_step(
-    agent: Agent, environment, unroll_length: int, platform: str = "cpu"
-) -> Callable:
-    """The minimal unit for any agent: act, then learn from the trajectory."""
+def make_step(agent: Agent, environment, unroll_length: int) -> Callable:
+    """The minimal unit: act, then learn from the trajectory."""
 
     def step(state: State) -> tuple[State, Metrics]:
         act_key, learn_key = unit_keys(state)
-        params = agent.actor_params(state.learner)
-
-        def act(keys, actor_state, timestep):
-            return *agent.actor_step(keys, params, actor_state, timestep), ()
-
-        actors, trajectory, _ = unroll(
-            act, environment, unroll_length, state.actors, act_key, platform
+        actors, trajectory = unroll(
+            agent.actor_step,
+            agent.actor_params(state.learner),
+            environment,
+            unroll_length,
+            state.actors,
+            act_key,
         )
         learner, metrics = agent.learner_step(learn_key, state.learner, trajectory)
         metrics = tally.joined(metrics, tally.given(trajectory.timesteps))
         return after_unit(state, learner, actors), metrics
-
-    return step
-
-
-def make_online_step(agent: Agent, environment, unroll_length: int) -> Callable:
-    """The minimal unit of the paper's figure: differentiate through the acting itself.
-
-    Equal to `make_step` up to rounding, with one forward pass instead of two.
-    """
-
-    def step(state: State) -> tuple[State, Metrics]:
-        act_key, learn_key = unit_keys(state)
-
-        def interact(act):
-            def constant(*args):  # what is done is data, as in a trajectory
-                actor_state, output, predictions = act(*args)
-                return actor_state, jax.lax.stop_gradient(output), predictions
-
-            actors, trajectory, predictions = unroll(
-                constant, environment, unroll_length, state.actors, act_key
-            )
-            # of an action that nobody takes
-            keys = parallel.fold_each(act_key, actors.index)
-            last = act(keys, actors.actor_state, actors.timestep)[-1]
-            rest = actors, tally.given(trajectory.timesteps)
-            return trajectory, with_last(predictions, last), rest
-
-        learner, metrics, (actors, given) = agent.online_step(
-            learn_key, state.learner, interact
-        )
-        return after_unit(state, learner, actors), tally.joined(metrics, given)
 
     return step
 

@@ -4,9 +4,8 @@
 
 For each environment, batch size and unroll length: steps/s of the environment alone
 (random actions), of acting (environment and policy), of learning alone (from a fixed
-trajectory) and of training. IMPALA's training shares the acting forward pass with the
-update, so its limit is environment plus learning; PPO's does not (`--agent ppo`), and its
-limit is acting plus learning. `share` is training over that limit. Then the memory of a
+trajectory) and of training, whose limit is acting plus learning. `share` is training over
+that limit. Then the memory of a
 process against the length of its run.
 """
 
@@ -36,18 +35,15 @@ from podracer.metrics import human
 
 
 class Setup(NamedTuple):
-    """An agent's algorithm and network, and which part comes before learning."""
+    """An agent's algorithm and network."""
 
     algorithm: ModuleType
     network: networks.Config
-    before: str  # "environment" where learning includes the acting forward pass
 
 
 AGENTS = {
-    "impala": Setup(impala, networks.Config(), "environment"),
-    "ppo": Setup(
-        ppo, networks.Config("mlp", activation="tanh", separate_value=True), "acting"
-    ),
+    "impala": Setup(impala, networks.Config()),
+    "ppo": Setup(ppo, networks.Config("mlp", activation="tanh", separate_value=True)),
 }
 
 
@@ -71,7 +67,7 @@ class Config:
 
 def make_agent(name: str, environment: envs_jax.Environment) -> Agent:
     """IMPALA with one network of 2 x 64, or PPO with two of tanh units."""
-    algorithm, config, _ = AGENTS[name]
+    algorithm, config = AGENTS[name]
     network = networks.actor_critic(
         environment.observation_spec(), environment.action_spec(), config
     )
@@ -90,28 +86,26 @@ def measure(
     steps = batch_size * unroll_length
     repeats, seconds = max(1, config.steps // steps), config.seconds
 
-    def unroll(state, act):
+    def unroll(state, actor_step):
         key, _ = training.unit_keys(state)
-        return acting.unroll(act, environment, unroll_length, state.actors, key)[:2]
+        params = agent.actor_params(state.learner)
+        return acting.unroll(
+            actor_step, params, environment, unroll_length, state.actors, key
+        )
 
-    def random_act(state, trajectory):
+    def random_act(trajectory):
         extras = jax.tree.map(lambda x: jnp.zeros_like(x[0]), trajectory.outputs.extras)
 
-        def act(keys, actor_state, timestep):
+        def act(keys, params, actor_state, timestep):
             action = jax.random.bits(keys[0], keys.shape) % num_actions
-            output = ActorOutput(action.astype(jnp.int32), extras)
-            return actor_state, output, ()
+            return actor_state, ActorOutput(action.astype(jnp.int32), extras)
 
         return act
-
-    def policy_act(state, trajectory=None):
-        params = agent.actor_params(state.learner)
-        return lambda *x: (*agent.actor_step(x[0], params, *x[1:]), ())
 
     def only_acts(choose_act):
         def step(carry):
             state = carry[0]
-            actors, trajectory = unroll(state, choose_act(*carry))
+            actors, trajectory = unroll(state, choose_act(carry[1]))
             state = state._replace(actors=actors, updates=state.updates + 1)
             return state, trajectory  # returned, or the compiler would remove it
 
@@ -124,7 +118,7 @@ def measure(
 
     def start(key, index):
         state = training.initial_state(key, index, agent, environment)
-        return state, unroll(state, policy_act(state))[1]
+        return state, unroll(state, agent.actor_step)[1]
 
     layout = (
         training.LAYOUT,
@@ -155,7 +149,7 @@ def measure(
     compile_seconds = next(run)[1]["compile_seconds"]
     return {
         "environment": speed(only_acts(random_act)),
-        "acting": speed(only_acts(policy_act)),
+        "acting": speed(only_acts(lambda _: agent.actor_step)),
         "learning": speed(only_learns),
         "training": train_speed(run, seconds),
         "compile_seconds": compile_seconds,
@@ -192,7 +186,7 @@ def speeds(config: Config) -> rich.table.Table:
     for setting in rich.progress.track([*settings], "measuring"):
         cores, env, batch_size, unroll_length = setting
         got = measure(config, env, batch_size, unroll_length, cores)
-        limit = 1 / (1 / got[AGENTS[config.agent].before] + 1 / got["learning"])
+        limit = 1 / (1 / got["acting"] + 1 / got["learning"])
         numbers = [human(got[name]) for name in names]
         table.add_row(
             *map(str, setting),

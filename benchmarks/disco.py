@@ -17,7 +17,7 @@ import tyro
 from envs_jax import Catch
 from podracer import networks
 from podracer.agent import Trajectory
-from podracer.agents import disco, from_flags, impala
+from podracer.agents import algorithm, disco, from_flags, impala
 from podracer.rules.rule import Experience
 from podracer.transformations.examples import zero_timestep
 
@@ -79,7 +79,7 @@ def update(agent, config):
 
 def main(config: Config) -> None:
     of_agent = disco.Config(update_rule=config.rule)
-    default = from_flags.network_maker(None, disco)[1]
+    default = from_flags.network_maker(None, algorithm.of(disco))[1]
     sizes = {"hidden_sizes": (config.units,), "embedding_size": config.units}
     network = disco.make_network(*SPECS, dataclasses.replace(default, **sizes))
     whole, state, trajectory = update(disco.make_agent(of_agent, network), config)

@@ -53,20 +53,20 @@ FIRST = (  # seconds to minutes
     Task(
         "cartpole-batch-ppo",
         "BatchPPO, Anakin",
-        f"anakin train {BATCH_PPO} head-cartpole --env cartpole {STEPS} 200_000",
+        f"anakin train {BATCH_PPO} latest-cartpole --env cartpole {STEPS} 200_000",
         475,
     ),
     Task(
         "cartpole-batch-ppo",
         "BatchPPO, Sebulba",
-        f"sebulba train {BATCH_PPO} head-cartpole --env CartPole-v1 {STEPS} 200_000",
+        f"sebulba train {BATCH_PPO} latest-cartpole --env CartPole-v1 {STEPS} 200_000",
         475,
     ),
     Task("pendulum", "PPO", f"anakin train {CONTINUOUS} --env pendulum", -200),
     Task(
         "pendulum",
         "BatchPPO",
-        f"anakin train {BATCH_PPO} head-pendulum --env pendulum",
+        f"anakin train {BATCH_PPO} latest-pendulum --env pendulum",
         -250,
     ),
     Task("muzero-catch", "MuZero, Anakin", f"{ON_ONE} --env catch", 0.9),

@@ -87,9 +87,7 @@ def learn(
 
     def run(task, seed, arm):
         environment, agent = batched(tasks.environment(task)), make_agent(arm)
-        unit = training.make_unit(
-            agent, environment, config.unroll_length, jax.default_backend()
-        )
+        unit = training.make_step(agent, environment, config.unroll_length)
         key, index = jax.random.key(seed), jnp.arange(config.batch_size)
         state = training.initial_state(key, index, agent, environment)
 

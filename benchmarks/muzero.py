@@ -28,7 +28,8 @@ import envs_jax
 import sebulba
 from benchmarks.anakin import train_speed
 from podracer import parallel
-from podracer.agents import muzero, muzero_search
+from podracer.agents import muzero
+from podracer.agents.muzero.search import make_search
 from podracer.metrics import human
 from podracer.networks import world_model
 from sebulba import cores, host_environments
@@ -92,7 +93,7 @@ def mctx_search(settings: muzero.Config, model: world_model.Model) -> Callable:
 
 
 def our_search(settings: muzero.Config, model: world_model.Model) -> Callable:
-    find = muzero_search.make_search(settings, model)
+    find = make_search(settings, model)
 
     def search(key, params, observation):
         keys = jax.random.split(key, observation.shape[0])

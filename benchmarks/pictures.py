@@ -20,11 +20,10 @@ import anakin
 import envs_jax
 from podracer import networks, parallel
 from podracer.agents import ppo
-from podracer.agents.presets import PRESETS
 from podracer.files import atomic
 from podracer.metrics import human
 from podracer.runs.plot import COLORS, Picture
-from podracer.trained.video import WRITERS, Shot, shots
+from podracer.trained.video import WRITERS, Shot, make_shots
 
 ENVIRONMENT, ACTOR, LEARNER = COLORS[2], COLORS[0], COLORS[1]
 GAP = ((0, 0), (4, 4), (0, 0))  # pixels around a film, white
@@ -177,7 +176,7 @@ def trajectory() -> Picture:
 def episodes(config: Config) -> list[tuple[float, list[Shot]]]:
     """[(environment steps, pictures of an episode)], one for each of `config.shown`."""
     environment = envs_jax.make(config.env)
-    preset = PRESETS["ppo"]["minatar"]
+    preset = ppo.PRESETS["minatar"]
     settings = dataclasses.replace(preset.config, total_steps=config.steps)
     specs = environment.observation_spec(), environment.action_spec()
     agent = ppo.make_agent(settings, networks.actor_critic(*specs))
@@ -196,7 +195,7 @@ def episodes(config: Config) -> list[tuple[float, list[Shot]]]:
             wanted.pop(0)
             params = jax.device_get(agent.actor_params(learner))
             film = anakin.film(agent, params, environment, max_steps=config.frames)
-            found.append((steps, list(shots(film, f"{human(steps)} steps:   "))))
+            found.append((steps, list(make_shots(film, f"{human(steps)} steps:   "))))
     return found
 
 

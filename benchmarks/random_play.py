@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from envs_jax import auto_reset, make
+from podracer import kernels
 
 
 def speed(name: str, batch_size: int, steps: int, seconds: float) -> float:
@@ -139,4 +140,5 @@ if __name__ == "__main__":
     if name.startswith(("gymnasium:", "minatar:")):
         print(speed_in_python(name, float(seconds)))
     else:
+        kernels.install()
         print(speed(name, int(batch_size), int(steps), float(seconds)))

@@ -29,7 +29,7 @@ import tyro
 
 import sebulba
 from podracer import networks, parallel
-from podracer.agents import from_flags, impala
+from podracer.agents import algorithm, from_flags, impala
 from podracer.metrics import human
 from podracer.transformations import Interface
 from sebulba import actor, host_environments, starting
@@ -85,13 +85,15 @@ class Setting:
         example = self.environment(0)
         self.num_actions = example.action_spec().num_values
         self.agent = from_flags.make_agent(
-            task.algorithm,
-            task.hyperparameters,
-            task.network,
-            example.observation_spec(),
-            example.action_spec(),
-            Interface(),
-            getattr(options, "frame_stack", 1),
+            from_flags.Parts(
+                algorithm.of(task.algorithm),
+                task.hyperparameters,
+                task.network,
+                example.observation_spec(),
+                example.action_spec(),
+                Interface(),
+                getattr(options, "frame_stack", 1),
+            )
         )
         example.close()
 

@@ -52,9 +52,9 @@ def check(
     require_all(name, _purity_rules(together, alone))
     alike = all(np.all(leaf == leaf[:1]) for leaf in jax.tree.leaves(timesteps))
     if alike != deterministic:
-        given = "equal" if alike else "different"
+        outcome = "equal" if alike else "different"
         raise ProtocolError(
-            f"{name}: {COPIES} keys give {given} timesteps, expected the opposite with "
+            f"{name}: {COPIES} keys give {outcome} timesteps, expected the opposite with "
             f"deterministic={deterministic}"
         )
 
@@ -194,9 +194,9 @@ def _purity_rules(together: dict, alone: dict) -> Rules:
 
 
 def require_all(name: str, rules: Rules) -> None:
-    for field, rule, kept, values in rules:
-        if not kept.all():
-            index = tuple(np.argwhere(~kept)[0].tolist())
+    for field, rule, holds, values in rules:
+        if not holds.all():
+            index = tuple(np.argwhere(~holds)[0].tolist())
             element = f"[{', '.join(map(str, index[2:]))}]" if index[2:] else ""
             raise ProtocolError(
                 f"{name}: {field}{element} of timestep {index[1]} is {values[index]}, "

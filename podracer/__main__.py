@@ -14,6 +14,7 @@ from podracer.metrics import VOCABULARY, human
 from podracer.runs import listing
 
 FORMATS = (".png", ".svg")
+WIDEST = 10_000  # letters of a line where there is no terminal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,10 +42,6 @@ class Plot:
     def __post_init__(self):
         if self.out.suffix not in FORMATS:
             raise UserError(f"--out is {self.out}; it must end in .png or .svg")
-        if self.y not in VOCABULARY:
-            raise UserError(
-                f"--y is {self.y}: no such metric{nearest(self.y, VOCABULARY)}"
-            )
         if self.profile and (self.statistic, self.x) != ("mean", "steps"):
             raise UserError(
                 "--profile draws all runs at their ends: leave out --statistic and --x"
@@ -98,18 +95,20 @@ def plot(argv: Sequence[str]) -> None:
         else:
             print(f"{run.folder}: no {config.y} yet, left out")
     if not groups:
-        raise UserError(f"no run has any {config.y}: nothing to draw")
-    for name, found in groups.items():
-        _describe(name, found, config.x)
+        like = nearest(config.y, VOCABULARY)
+        raise UserError(f"no run has any {config.y}: nothing to draw{like}")
+    for name, runs in groups.items():
+        _describe(name, runs, config.x)
 
-    from podracer.runs import plot  # matplotlib is slow to import
+    # matplotlib is slow to import
+    from podracer.runs.plot import compare, profiles, save
 
-    curves = {name: [x for x, _ in found] for name, found in groups.items()}
+    curves = {name: [points for points, _ in runs] for name, runs in groups.items()}
     if config.profile:
-        picture = plot.profiles(curves, config.y)
+        picture = profiles(curves, config.y)
     else:
-        picture = plot.compare(curves, config.x, config.y, config.statistic)
-    plot.save(picture, config.out, config.out.suffix[1:])
+        picture = compare(curves, config.x, config.y, config.statistic)
+    save(picture, config.out, config.out.suffix[1:])
     print(f"drawn in {config.out}")
 
 
@@ -120,15 +119,15 @@ def _group(run: listing.Run, by: Sequence[str]) -> str:
     return ", ".join(f"{name} {value}" for name, value in zip(by, values))
 
 
-def _describe(name: str, found: list[tuple[Any, listing.Run]], x: str) -> None:
+def _describe(name: str, runs: list[tuple[Any, listing.Run]], x: str) -> None:
     """Prints how many runs a group has, and reasons to doubt its curve."""
-    ends = [points[-1, 0] for points, _ in found]
-    seeds = {run.config.get("train", {}).get("seed") for _, run in found}
-    line = f"{name}: {len(found)} run{'s' * (len(found) > 1)}"
-    if len(seeds) < len(found):
+    ends = [points[-1, 0] for points, _ in runs]
+    seeds = {run.config.get("train", {}).get("seed") for _, run in runs}
+    line = f"{name}: {len(runs)} run{'s' * (len(runs) > 1)}"
+    if len(seeds) < len(runs):
         line += ", not all of different seeds"
     if min(ends) < 0.99 * max(ends):
-        _, shortest = found[ends.index(min(ends))]
+        _, shortest = runs[ends.index(min(ends))]
         line += f", to {min(ends):,.0f} {x}, where {shortest.folder} ends"
     print(line)
 
@@ -143,28 +142,18 @@ def list_runs(argv: Sequence[str]) -> None:
             f"{config.folder}: no runs here yet; anakin train and sebulba train make them"
         )
         return
-    lines = listing.table(runs)
-    if sys.stdout.isatty():
-        _rich(lines)
-    else:
-        rows = [listing.COLUMNS, *lines]
-        widths = [max(map(len, column)) for column in zip(*rows)]
-        for row in rows:
-            cells = (cell.ljust(width) for cell, width in zip(row, widths))
-            print("  ".join(cells).rstrip())
-
-
-def _rich(lines: list[tuple[str, ...]]) -> None:
     import rich.console
     import rich.markup
     import rich.table
 
-    table = rich.table.Table(box=None, header_style="bold")
+    table = rich.table.Table(box=None, header_style="bold", pad_edge=False)
     for name in listing.COLUMNS:
         table.add_column(name, overflow="fold")
-    for line in lines:
+    for line in listing.table(runs):
         table.add_row(*map(rich.markup.escape, line))
-    rich.console.Console().print(table)
+    is_terminal = sys.stdout.isatty()
+    width = None if is_terminal else WIDEST  # for grep: a run is one line
+    rich.console.Console(width=width, force_terminal=is_terminal).print(table)
 
 
 def start(argv: Sequence[str]) -> None:

@@ -68,9 +68,3 @@ class Agent(NamedTuple):
     actor_step: Callable[..., tuple[PyTree, ActorOutput]]
     # the same without exploration: argmax, mean action, no search noise
     greedy_actor_step: Callable[..., tuple[PyTree, ActorOutput]]
-    # On-policy agents only, else None: one update that makes its own trajectory and
-    # differentiates through the acting, so that there is one forward pass instead of two.
-    # (key, learner_state, interact) -> (learner_state, metrics, rest), where
-    # interact(act) -> (trajectory, predictions [T + 1, B, ...], rest) unrolls
-    # act(keys, actor_state, timestep) -> (actor_state, ActorOutput, predictions).
-    online_step: Callable[..., tuple[LearnerState, Metrics, PyTree]] | None = None

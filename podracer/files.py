@@ -59,9 +59,9 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-def _lock(file: IO, how: int) -> None:
+def _lock(file: IO, operation: int) -> None:
     try:
-        fcntl.flock(file, how | fcntl.LOCK_NB)
+        fcntl.flock(file, operation | fcntl.LOCK_NB)
     except BlockingIOError:
         raise
     except OSError:  # a file system without locks

@@ -26,10 +26,10 @@ def install(extra: str) -> str:
         requirements = []
     parts = [x.partition(";") for x in requirements]
     marker = f'extra == "{extra}"'
-    found = [
+    packages = [
         name.strip() for name, _, rest in parts if marker in rest.replace("'", '"')
     ]
-    return "pip install " + " ".join(f"'{x}'" for x in found or [f".[{extra}]"])
+    return "pip install " + " ".join(f"'{x}'" for x in packages or [f".[{extra}]"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,18 +62,16 @@ def module(name: str, flag: str) -> ModuleType:
     """
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name and f"{name}.".startswith(f"{error.name}."):
+    except (Exception, SystemExit) as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{name}.".startswith(f"{missing}."):
             raise UserError(
-                f"{flag}: there is no module {error.name!r}, neither installed nor in the "
+                f"{flag}: there is no module {missing!r}, neither installed nor in the "
                 "current folder"
             ) from error
-        failed = error
-    except (Exception, SystemExit) as error:  # noqa: BLE001 whatever their code raises
-        failed = error
-    raise UserError(
-        f"{flag}: module {name!r} fails while it is imported: {described(failed)}"
-    ) from failed
+        raise UserError(
+            f"{flag}: module {name!r} fails while it is imported: {describe(error)}"
+        ) from error
 
 
 def exists(name: str) -> bool:
@@ -86,7 +84,7 @@ def exists(name: str) -> bool:
         return "." in name.strip(".")
 
 
-def found(path: str, flag: str) -> Any:
+def resolve(path: str, flag: str) -> Any:
     """What `MODULE:NAME` names; NAME may have dots.
 
     Raises UserError where it does not exist or its module cannot be imported.
@@ -106,19 +104,19 @@ def found(path: str, flag: str) -> Any:
     return value
 
 
-def made(path: str, flag: str) -> Any:
+def construct(path: str, flag: str) -> Any:
     """What the class or function `MODULE:NAME` makes without arguments.
 
     Raises UserError where it does not exist or fails.
     """
-    make = found(path, flag)
+    make = resolve(path, flag)
     if not callable(make):
         raise UserError(f"{flag}: {path} is {make!r}; it must be a class or a function")
     try:
         return make()
     except Exception as error:
         raise UserError(
-            f"{flag}: {path}() fails without arguments: {described(error)}"
+            f"{flag}: {path}() fails without arguments: {describe(error)}"
         ) from error
 
 
@@ -127,7 +125,7 @@ def options(value: Any) -> Any:
     return value if dataclasses.is_dataclass(value) else NoOptions()
 
 
-def described(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     """An error as one line, with the place that raised it."""
     last = traceback.extract_tb(error.__traceback__)[-1:]
     theirs = last and last[0].filename != __file__  # else it was our call that failed

@@ -17,13 +17,14 @@ from podracer.plan import flags
 from podracer.runs import evaluation, run, run_folder
 from podracer.trained import playing, video
 from podracer.trained.filming import Film
-from podracer.trained.loading import Trained, acting
+from podracer.trained.loading import Trained
 from podracer.training import configuring, memory
 from sebulba import host_environments, planning
 from sebulba.command import environments
 from sebulba.command.flags import Evaluate, Plan, Train
 from sebulba.command.serving import serve
 from sebulba.cores import split
+from sebulba.host_environments.environment import capabilities_of
 from sebulba.report import advice
 from sebulba.starting import most_ahead
 
@@ -47,9 +48,9 @@ def train(argv: Sequence[str]) -> None:
     with contextlib.closing(environments.example(make, configured.env)) as example:
         specs = example.observation_spec(), example.action_spec()
     agent = make_agent(configured, specs)
-    kept, most = memory.replayed(agent, specs[0], config), memory.available()
+    replayed, most = memory.replayed(agent, specs[0], config), memory.available()
     held = memory.of_learner(agent, len(cores.learners), most)
-    held += kept.check(most, hosts.number_of())
+    held += replayed.check(most, hosts.number_of())
     # Each thread has a trajectory in the making and one in the queue.
     steps = 2 * threads * (config.unroll_length + 1)
     memory.check(config.batch_size, steps, specs[0], besides=held)
@@ -70,15 +71,15 @@ def train(argv: Sequence[str]) -> None:
     )
 
     def play(state: sebulba.State, episodes: int) -> evaluation.Evaluation:
-        params = acting(agent, state.learner, cores.actors[0])
+        params = evaluation.acting_params(agent, state.learner, cores.actors[0])
         size = min(episodes, config.batch_size)
         thread = threads * hosts.number_of()  # after those that train
         options = environments.whole(config.env)
         with contextlib.closing(make(thread, size, options)) as environment:
             return sebulba.evaluate(agent, params, environment, episodes=episodes)
 
-    specs = run.seen(*specs, frame_stack(config))
-    folder = run.keep(start, config, play, **configured.names, specs=specs)
+    specs = run.encode_specs(*specs, frame_stack(config))
+    folder = run.train(start, config, play, **configured.names, specs=specs)
     rows = [*metrics.read(folder / run_folder.METRICS)]
     if rows and not config.keep.quiet and hosts.this() == 0:
         ahead = most_ahead(config.max_lag, config.late, config.updates_per_trajectory)
@@ -108,7 +109,7 @@ def plan(argv: Sequence[str]) -> None:
         make = environments.maker(configured.env, configured.config, 1)
         with contextlib.closing(environments.example(make, configured.env)) as example:
             specs = example.observation_spec(), example.action_spec()
-            timestep, dynamic = example.reset(), hasattr(example, "receive")
+            timestep, dynamic = example.reset(), capabilities_of(example).dynamic
         print(f"{configured}, {slice}")
         agent = make_agent(configured, specs)
         planning.describe(slice, agent, timestep, dynamic, configured.config)
@@ -130,7 +131,7 @@ def evaluate(argv: Sequence[str]) -> None:
                 batch,
                 episodes=config.episodes,
                 progress=lambda: shown.advance(bar),
-                **playing.how(config),
+                **playing.play_options(config),
             )
 
     playing.evaluate(argv, "sebulba", Evaluate(), play, host_environments.brings_code)
@@ -147,7 +148,7 @@ def render(argv: Sequence[str]) -> None:
                 agent.params,
                 environment,
                 episodes=config.episodes,
-                **playing.how(config),
+                **playing.play_options(config),
             )
 
     playing.render(argv, "sebulba", film, host_environments.brings_code)

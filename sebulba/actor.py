@@ -1,11 +1,11 @@
-"""An actor: a thread that steps host environments, and a core that decides for them."""
+"""An actor: a thread that fills unrolls, and a core that decides for its environments."""
 
 import contextlib
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import dm_env
 import jax
@@ -16,14 +16,15 @@ from podracer import parallel
 from podracer.agent import Agent, Key, Trajectory, with_last
 from podracer.metrics import episodes
 from podracer.training.actor_checks import check_step
-from sebulba.host_environments import checking, protocol
-from sebulba.transport import Closed, Handed, ParameterServer, TrajectoryQueue
+from sebulba.host_environments import protocol
+from sebulba.host_environments.environment import HostEnvironment
+from sebulba.transport import Closed, Delivery, TrajectoryQueue
 
 LAYOUT = Trajectory(parallel.SEQUENCE, parallel.SEQUENCE, parallel.BATCH)
 STOP_SECONDS = 5.0  # for all threads to end
 
 
-class Before(NamedTuple):
+class UnrollStart(NamedTuple):
     """What an actor has at row 0 of an unroll; steps leave it as it is."""
 
     actor_state: Any  # [B, ...]
@@ -42,10 +43,18 @@ class Unroll(NamedTuple):
     actor_state: Any  # [B, ...] before `row`
 
 
-class Snapshot(NamedTuple):
-    """All that an actor resumes from, taken between two trajectories: `Before`, and more."""
+class FullUnroll(NamedTuple):
+    """What an actor has when all rows are filled."""
 
-    actor_state: Any
+    next: tuple[UnrollStart, Unroll]
+    parts: list[Trajectory]  # of the trajectory, one for each learner core
+    episodes: episodes.Sums  # of those that finished in it
+
+
+class Snapshot(NamedTuple):
+    """All that an actor resumes from, taken between two trajectories."""
+
+    actor_state: Any  # as in `UnrollStart`, as are the next four
     episodes: episodes.Episodes
     key: Key
     steps: jax.Array
@@ -60,15 +69,14 @@ class Programs(NamedTuple):
     that a step need not take is kept out of it, because each costs microseconds.
     """
 
-    # (params, key, timestep [B, ...]) -> (Before, Unroll)
-    start: Callable[..., tuple[Before, Unroll]]
-    # (before) -> [T, B] keys for the decisions of an unroll
-    keys: Callable[[Before], Key]
+    # (params, key, timestep [B, ...]) -> (UnrollStart, Unroll)
+    start: Callable[..., tuple[UnrollStart, Unroll]]
+    # (start) -> [T, B] keys for the decisions of an unroll
+    keys: Callable[[UnrollStart], Key]
     # (params, keys, unroll, timestep) -> (unroll, action): decides, and stores the decision
     step: Callable[..., tuple[Unroll, jax.Array]]
-    # (before, unroll, timestep) -> ((Before, Unroll) of the next trajectory, Trajectory
-    # parts, Sums of finished episodes)
-    finish: Callable[..., tuple[tuple[Before, Unroll], list[Trajectory], episodes.Sums]]
+    # (start, unroll, the timestep after it) -> FullUnroll
+    finish: Callable[..., FullUnroll]
 
 
 def make_programs(
@@ -91,15 +99,15 @@ def make_programs(
             lambda x: jnp.zeros((unroll_length, *x.shape), x.dtype),
             (timestep, output),
         )
-        counted, zero = episodes.initial_state(batch_size), jnp.uint32(0)
-        before = Before(actor_state, counted, key, zero, timestep)
-        return before, Unroll(timesteps, outputs, zero, actor_state)
+        counts, zero = episodes.initial_state(batch_size), jnp.uint32(0)
+        unroll = Unroll(timesteps, outputs, zero, actor_state)
+        return UnrollStart(actor_state, counts, key, zero, timestep), unroll
 
-    def keys(before):
+    def keys(start):
         """Each environment has its own, whatever others are in its batch or host."""
-        steps = before.steps + jnp.arange(unroll_length, dtype=before.steps.dtype)
-        numbers = first + jnp.arange(before.timestep.reward.size)
-        of_steps = parallel.fold_each(before.key, steps)
+        steps = start.steps + jnp.arange(unroll_length, dtype=start.steps.dtype)
+        numbers = first + jnp.arange(start.timestep.reward.size)
+        of_steps = parallel.fold_each(start.key, steps)
         return jax.vmap(parallel.fold_each, in_axes=(0, None))(of_steps, numbers)
 
     def step(params, keys, unroll, timestep):
@@ -113,18 +121,19 @@ def make_programs(
         unroll = Unroll(timesteps, outputs, unroll.row + 1, actor_state)
         return unroll, output.action
 
-    def finish(before, unroll, timestep):
+    def finish(start, unroll, timestep):
         timesteps = with_last(unroll.timesteps, timestep)
-        trajectory = Trajectory(timesteps, unroll.outputs, before.actor_state)
-        counted, sums = episodes.collect(
-            episodes.steps(before.episodes, unroll.timesteps)
+        trajectory = Trajectory(timesteps, unroll.outputs, start.actor_state)
+        counts, sums = episodes.collect(
+            episodes.steps(start.episodes, unroll.timesteps)
         )
         # The last row is also the next trajectory's first: it is transferred once.
         last = jax.tree.map(lambda x: x[-1], timesteps)
-        steps = before.steps + unroll_length
-        before = Before(unroll.actor_state, counted, before.key, steps, last)
+        steps = start.steps + unroll_length
+        start = UnrollStart(unroll.actor_state, counts, start.key, steps, last)
         unroll = unroll._replace(row=jnp.zeros_like(unroll.row))
-        return (before, unroll), parallel.split(trajectory, LAYOUT, parts), sums
+        trajectories = parallel.split(trajectory, LAYOUT, parts)
+        return FullUnroll((start, unroll), trajectories, sums)
 
     return Programs(
         jax.jit(start),
@@ -134,10 +143,59 @@ def make_programs(
     )
 
 
+# Fills an unroll from its start: (UnrollStart, Unroll) -> (FullUnroll, the version [T] or
+# [T, B] of the parameters that decided each step). An actor is such a function.
+Fill = Callable[[UnrollStart, Unroll], tuple[FullUnroll, np.ndarray]]
+# () -> (the newest parameters on the actor's core, their version)
+Newest = Callable[[], tuple[Any, int]]
+
+
+def make_fill(
+    step: Callable[[np.ndarray], dm_env.TimeStep],
+    programs: Programs,
+    unroll_length: int,
+    newest: Newest,
+    stepped: Callable[[], None],
+) -> Fill:
+    """Fills row after row: all environments of the batch step together.
+
+    Args:
+      step: of the environments.
+      programs: of their actor core.
+      unroll_length: T.
+      newest: gives the parameters for each step.
+      stepped: called after each step.
+    """
+
+    def fill(start: UnrollStart, unroll: Unroll) -> tuple[FullUnroll, np.ndarray]:
+        timestep, keys, versions = start.timestep, programs.keys(start), []
+        for _ in range(unroll_length):
+            params, version = newest()
+            unroll, action = programs.step(params, keys, unroll, timestep)
+            timestep = step(jax.tree.map(np.asarray, action))
+            stepped()
+            versions.append(version)
+        return programs.finish(start, unroll, timestep), np.array(versions)
+
+    return fill
+
+
+@final
 class Actor(threading.Thread):
-    """Acts with the newest parameters in one batch of environments until the queue closes.
+    """Fills unrolls until the queue closes, which gets the trajectories.
 
     An exception closes the queue, and the learner raises it.
+
+    Args:
+      name: of the thread.
+      environment: a batch, which the thread closes.
+      reset: of the environment.
+      fill: makes a trajectory in the environment.
+      programs: of the actor core.
+      device: the actor core.
+      key: all randomness derives from it.
+      newest: gives the parameters.
+      queue: takes the trajectories.
     """
 
     may_hang = True  # in a simulator; `podracer.command.exits` then ends the process
@@ -145,56 +203,48 @@ class Actor(threading.Thread):
     def __init__(
         self,
         name: str,
-        environment: Any,
-        device: jax.Device,
+        environment: HostEnvironment,
+        reset: Callable[[], dm_env.TimeStep],
+        fill: Fill,
         programs: Programs,
-        unroll_length: int,
+        device: jax.Device,
         key: Key,
-        server: ParameterServer,
+        newest: Newest,
         queue: TrajectoryQueue,
     ):
         super().__init__(name=name, daemon=True)  # a hanging simulator blocks no exit
-        self._environment, self._device = environment, device
-        self._check = protocol.timestep_checker(environment)
-        self._action_spec = environment.action_spec()
-        self._check_action = checking.action_checker(
-            type(environment).__name__, self._action_spec, (environment.batch_size,)
-        )
-        self._programs, self._unroll_length, self._key = programs, unroll_length, key
-        self._server, self._queue = server, queue
-        self._now: tuple[Before, Unroll] | None = None  # set by `begin`
-        self.steps_per_trajectory = environment.batch_size * unroll_length
+        self.environment, self._reset, self._fill = environment, reset, fill
+        self._programs, self._device, self._key = programs, device, key
+        self._newest, self._queue = newest, queue
+        self._now: tuple[UnrollStart, Unroll] | None = None  # set by `begin`
 
     def begin(self) -> None:
         """Starts new episodes and an empty unroll; its randomness depends on the version."""
-        timestep = self._environment.reset()
-        self._check(timestep)
-        params, version = self._server.latest(self._device)
+        timestep = self._reset()
+        params, version = self._newest()
         key = jax.device_put(jax.random.fold_in(self._key, version), self._device)
         self._now = self._programs.start(params, key, timestep)
 
-    def snapshot(self) -> Snapshot:
-        """A copy of the actor's state; call it between two trajectories only."""
-        inner = self._environment.snapshot()
-        protocol.check_snapshot(type(self._environment).__name__, inner)
-        snapshot = Snapshot(*self._now[0], inner)
-        return jax.device_put(snapshot, self._device, may_alias=False)
-
     def part(self) -> Trajectory:
         """Shapes of a learner core's part of a trajectory; call it after `begin`."""
-        before, unroll = self._now
+        start, unroll = self._now
         finish = self._programs.finish
-        return jax.eval_shape(finish, before, unroll, before.timestep)[1][0]
+        return jax.eval_shape(finish, start, unroll, start.timestep).parts[0]
+
+    def snapshot(self) -> Snapshot:
+        """A copy of the actor's state; call it between two trajectories only."""
+        inner = self.environment.snapshot()
+        protocol.check_snapshot(type(self.environment).__name__, inner)
+        snapshot = Snapshot(*self._now[0], inner)
+        return jax.device_put(snapshot, self._device, may_alias=False)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Resumes from a snapshot; call it right after `begin`."""
         snapshot = jax.device_put(snapshot, self._device, may_alias=False)
-        self._environment.restore(snapshot.environment)
-        before = Before(*snapshot[:-1])
-        unroll = self._now[1]._replace(
-            actor_state=jax.tree.map(jnp.copy, snapshot.actor_state)
-        )
-        self._now = before, unroll
+        self.environment.restore(snapshot.environment)
+        actor_state = jax.tree.map(jnp.copy, snapshot.actor_state)
+        unroll = self._now[1]._replace(actor_state=actor_state)
+        self._now = UnrollStart(*snapshot[:-1]), unroll
 
     def run(self) -> None:
         self._queue.stepped()  # it has as long for its first step as for any other
@@ -208,39 +258,17 @@ class Actor(threading.Thread):
             failed = RuntimeError(f"an environment raised {type(error).__name__}")
             self._queue.close(failed.with_traceback(error.__traceback__))
         finally:
-            self._environment.close()
+            self.environment.close()
 
     def _act(self) -> None:
         if self._now is None:
             self.begin()
         while True:
             number = self._queue.begin()
-            parts, sums, versions = self._trajectory()
-            games = self._environment.finished_games()
-            lost = self._environment.lost_episodes()
-            self._queue.put(number, Handed(parts, sums, games, lost, versions))
-
-    def _trajectory(self) -> tuple[list[Trajectory], episodes.Sums, np.ndarray]:
-        """Acts for an unroll: (parts, finished episodes, parameter version of each step)."""
-        before, unroll = self._now
-        unroll, timestep, versions = self._fill(before, unroll)
-        self._now, parts, sums = self._programs.finish(before, unroll, timestep)
-        return parts, sums, versions
-
-    def _fill(self, before: Before, unroll: Unroll):
-        """Fills all rows: (unroll, the timestep after them, parameter version of each)."""
-        timestep, keys, versions = before.timestep, self._programs.keys(before), []
-        for _ in range(self._unroll_length):
-            params, version = self._server.latest(self._device)
-            unroll, action = self._programs.step(params, keys, unroll, timestep)
-            action = jax.tree.map(np.asarray, action)
-            self._check_action(action)
-            action = protocol.as_declared(self._action_spec, action)
-            timestep = self._environment.step(action)
-            self._check(timestep)
-            self._queue.stepped()
-            versions.append(version)
-        return unroll, timestep, np.array(versions)
+            (self._now, parts, sums), versions = self._fill(*self._now)
+            games = self.environment.finished_games()
+            lost = self.environment.lost_episodes()
+            self._queue.put(number, Delivery(parts, sums, games, lost, versions))
 
 
 @contextlib.contextmanager

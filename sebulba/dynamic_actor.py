@@ -4,6 +4,9 @@ As in TorchBeast (arXiv:1910.03552, section 3.2). Environments fill their rows o
 independently; a trajectory is finished when each of them has filled all of its rows.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import dm_env
 import jax
 import jax.numpy as jnp
@@ -11,7 +14,7 @@ import numpy as np
 
 from podracer.agent import Agent
 from sebulba import actor
-from sebulba.actor import Before, Programs, Unroll
+from sebulba.actor import Fill, FullUnroll, Newest, Programs, Unroll, UnrollStart
 from sebulba.host_environments.environment import stack
 
 
@@ -23,14 +26,12 @@ def make_programs(
 
     `which` [M] int32 are the numbers of the environments; any beyond the last is padding.
     """
-    start_together, keys, _, finish = actor.make_programs(
-        agent, unroll_length, parts, first
-    )
+    together = actor.make_programs(agent, unroll_length, parts, first)
 
     def start(params, key, timestep):
-        before, unroll = start_together(params, key, timestep)
+        unroll_start, unroll = together.start(params, key, timestep)
         row = jnp.zeros(timestep.reward.size, unroll.row.dtype)
-        return before, unroll._replace(row=row)
+        return unroll_start, unroll._replace(row=row)
 
     def step(params, keys, unroll, timestep, which):
         def of(x):  # the part of these environments
@@ -59,34 +60,45 @@ def make_programs(
         )
         return unroll, output.action
 
-    return Programs(jax.jit(start), keys, jax.jit(step, donate_argnums=2), finish)
+    return together._replace(start=jax.jit(start), step=jax.jit(step, donate_argnums=2))
 
 
-class Actor(actor.Actor):
-    """Decides for those environments that are ready, while the others still step."""
+def make_fill(
+    environment: Any,
+    programs: Programs,
+    unroll_length: int,
+    newest: Newest,
+    stepped: Callable[[], None],
+) -> Fill:
+    """Decides for those environments that are ready, while the others still step.
 
-    def _fill(self, before: Before, unroll: Unroll):
-        size, length = self._environment.batch_size, self._unroll_length
-        rows, versions = np.zeros(size, int), np.zeros((length, size), int)
-        which, timestep, done = np.arange(size), before.timestep, {}
-        keys = self._programs.keys(before)
-        while True:
-            params, version = self._server.latest(self._device)
+    The arguments are those of `actor.make_fill`.
+    """
+    size = environment.batch_size
+
+    def fill(start: UnrollStart, unroll: Unroll) -> tuple[FullUnroll, np.ndarray]:
+        rows, versions = np.zeros(size, int), np.zeros((unroll_length, size), int)
+        which, timestep, done = np.arange(size), start.timestep, {}
+        keys = programs.keys(start)
+        while len(done) < size:
+            params, version = newest()
             versions[rows[which], which] = version
             rows[which] += 1
-            unroll, action = self._programs.step(
+            unroll, action = programs.step(
                 params, keys, unroll, *padded(timestep, which, size)
             )
-            self._environment.send(np.asarray(action)[: len(which)], which)
+            environment.send(np.asarray(action)[: len(which)], which)
             ready = {}
-            while not ready:
-                if len(done) == size:
-                    last = stack([done[i] for i in range(size)])
-                    return unroll, last, versions
-                for i, arrived in self._environment.receive():
-                    self._queue.stepped()
-                    (ready if rows[i] < length else done)[i] = arrived
-            which, timestep = np.array([*ready]), stack([*ready.values()])
+            while not ready and len(done) < size:
+                for i, answer in environment.receive():
+                    stepped()
+                    (ready if rows[i] < unroll_length else done)[i] = answer
+            if ready:
+                which, timestep = np.array([*ready]), stack([*ready.values()])
+        last = stack([done[i] for i in range(size)])
+        return programs.finish(start, unroll, last), versions
+
+    return fill
 
 
 def padded(timestep: dm_env.TimeStep, which: np.ndarray, size: int):

@@ -13,6 +13,7 @@ from podracer.runs.evaluation import Evaluation
 from podracer.trained import filming
 from podracer.trained.filming import Film, Frame
 from sebulba.host_environments import HostEnvironment
+from sebulba.host_environments.environment import capabilities_of
 from sebulba.host_environments.protocol import as_declared
 
 
@@ -116,11 +117,12 @@ def film(
 
 
 def _picture(environment: HostEnvironment, timestep: dm_env.TimeStep) -> np.ndarray:
-    if hasattr(environment, "render"):
+    if capabilities_of(environment).render:
         return environment.render()
-    seen = timestep.observation
-    if isinstance(seen, np.ndarray) and seen.dtype == np.uint8 and seen.ndim in (3, 4):
-        return seen[0]
+    image = timestep.observation
+    is_array = isinstance(image, np.ndarray) and image.dtype == np.uint8
+    if is_array and image.ndim in (3, 4):
+        return image[0]
     raise ValueError(
         "it has no pictures: only JAX environments, Atari and image observations do"
     )

@@ -40,6 +40,70 @@ class Programs(NamedTuple):
     learn: Callable
     # (tally) -> ([means, failures], an empty tally); reuses its memory
     read: Callable
+    params: Callable  # (state) -> actor_params
+    # (state, shapes of a trajectory's part) -> a program: () -> an empty tally
+    make_empty_tally: Callable
+
+
+def make_programs(agent: Agent, mesh: Any, updates_per_trajectory: int) -> Programs:
+    """The programs of a `Learner`."""
+    # traced once for the shapes of its metrics and for learning
+    update = jax.jit(make_update(agent), inline=True)
+
+    def over_cores(function, inputs, outputs, donate=()):
+        return parallel.over_cores(function, mesh, inputs, outputs, donate)
+
+    def pieces(part: Trajectory) -> list[Trajectory]:
+        return parallel.split(part, TRAJECTORY, updates_per_trajectory)
+
+    def start(key: Key):
+        learner_key, run_key = jax.random.split(key)
+        learner = agent.initial_learner_state(learner_key)
+        state = State(learner, run_key, jnp.uint32(0))
+        return state, agent.actor_params(learner)
+
+    def learn(state: State, counts: tally.Tally, part: Trajectory):
+        def learn_piece(carry, piece: Trajectory):
+            state, counts = carry
+            learner, metrics = update(state, piece)
+            state = State(learner, state.key, state.updates + 1)
+            metrics = parallel.AVERAGE(tally.as_floats(metrics))
+            return (state, tally.add(counts, metrics, state.updates)), None
+
+        stacked = jax.tree.map(lambda *x: jnp.stack(x), *pieces(part))
+        (state, counts), _ = jax.lax.scan(learn_piece, (state, counts), stacked)
+        return state, counts, agent.actor_params(state.learner)
+
+    def read(counts: tally.Tally):
+        """Two arrays so as to be two transfers."""
+        trees = counts.means, counts.failures
+        arrays = [jnp.stack(jax.tree.leaves(tree)) for tree in trees]
+        return arrays, tally.initial_state(counts.means)
+
+    def make_empty_tally(state: State, part: Trajectory) -> Callable[[], tally.Tally]:
+        def empty_tally(state):
+            piece, *_ = jax.eval_shape(pieces, part)
+            return tally.initial_state(jax.eval_shape(update, state, piece)[1])
+
+        shapes = jax.eval_shape(
+            over_cores(empty_tally, (LAYOUT,), parallel.SHARED), state
+        )
+        return over_cores(
+            lambda: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes),
+            (),
+            parallel.SHARED,
+        )
+
+    shared = parallel.SHARED
+    return Programs(
+        over_cores(start, (shared,), (LAYOUT, shared)),
+        over_cores(
+            learn, (LAYOUT, shared, TRAJECTORY), (LAYOUT, shared, shared), donate=(0, 1)
+        ),
+        over_cores(read, (shared,), shared, donate=(0,)),
+        over_cores(lambda state: agent.actor_params(state.learner), (LAYOUT,), shared),
+        make_empty_tally,
+    )
 
 
 def make_update(agent: Agent) -> Callable:
@@ -64,29 +128,8 @@ class Learner:
     """
 
     def __init__(self, agent: Agent, mesh: Any, updates_per_trajectory: int):
-        self._agent, self.updates_per_trajectory = agent, updates_per_trajectory
-        self._mesh = mesh
-        # traced once for the shapes of its metrics and for learning
-        self._update = jax.jit(make_update(agent), inline=True)
-        self.programs = Programs(
-            start=self._over_cores(
-                self._start_on_core,
-                inputs=(parallel.SHARED,),
-                outputs=(LAYOUT, parallel.SHARED),
-            ),
-            learn=self._over_cores(
-                self._learn_on_core,
-                inputs=(LAYOUT, parallel.SHARED, TRAJECTORY),
-                outputs=(LAYOUT, parallel.SHARED, parallel.SHARED),
-                donate=(0, 1),
-            ),
-            read=self._over_cores(
-                self._read_on_core,
-                inputs=(parallel.SHARED,),
-                outputs=parallel.SHARED,
-                donate=(0,),
-            ),
-        )
+        self.programs = make_programs(agent, mesh, updates_per_trajectory)
+        self._mesh, self.updates_per_trajectory = mesh, updates_per_trajectory
         self.tally: tally.Tally | None = None  # since the last `metrics`; see `expect`
         self.updates = 0  # since the start of the run
 
@@ -94,48 +137,9 @@ class Learner:
         """Makes the state before the first update, with all randomness from `key`."""
         self.state, self.params = self.programs.start(key)
 
-    def whole(self, actor: Any, sums: Any) -> State:
-        """The state, with this host's snapshot of the actor and counts of the report, if any."""
-        if not sums:
-            return self.state
-        actor, sums = parallel.by_host((actor, sums), self._mesh.local_devices)
-        return self.state._replace(actor=actor, counted=(self.tally, sums))
-
-    def restore(self, state: State) -> tuple[Any, Any]:
-        """Resumes from another state; returns what `whole` had added, or (None, None)."""
-        self.state = state._replace(actor=(), counted=())
-        snapshot = sums = None
-        if state.counted:
-            self.tally, sums = state.counted
-            snapshot, sums = parallel.of_host((state.actor, sums))
-        self.updates = int(parallel.on_host(self.state.updates))
-        self.params = self._over_cores(
-            lambda state: self._agent.actor_params(state.learner),
-            inputs=(LAYOUT,),
-            outputs=parallel.SHARED,
-        )(self.state)
-        return snapshot, sums
-
     def expect(self, part: Trajectory) -> None:
-        """Prepares to count metrics, given the shapes of a trajectory's part."""
-        self.tally = self.no_metrics(self.state, part)()
-
-    def no_metrics(self, state: State, part: Trajectory) -> Callable[[], tally.Tally]:
-        """A program that makes an empty tally, for states and parts of these shapes."""
-
-        def nothing(state):
-            pieces = jax.eval_shape(self._pieces, part)
-            return tally.initial_state(
-                jax.eval_shape(self._update, state, pieces[0])[1]
-            )
-
-        program = self._over_cores(nothing, inputs=(LAYOUT,), outputs=parallel.SHARED)
-        shapes = jax.eval_shape(program, state)
-        return self._over_cores(
-            lambda: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes),
-            inputs=(),
-            outputs=parallel.SHARED,
-        )
+        """Prepares to count metrics, for trajectories with parts of these shapes."""
+        self.tally = self.programs.make_empty_tally(self.state, part)()
 
     def learn(self, parts: list[Trajectory]) -> None:
         """Learns from a trajectory, one part per core; updates `state` and `params`."""
@@ -149,41 +153,27 @@ class Learner:
 
     def metrics(self) -> Metrics:
         """Means since the last call; FloatingPointError where one is not finite."""
-        read, self.tally = self.programs.read(self.tally)
+        arrays, self.tally = self.programs.read(self.tally)
         names = sorted(self.tally.means)  # the order of a tree's leaves
         means, failures = (
-            dict(zip(names, x, strict=True)) for x in parallel.on_host(read)
+            dict(zip(names, x, strict=True)) for x in parallel.on_host(arrays)
         )
         tally.stop_if_not_finite(failures)
-        return means
+        return tally.reported(means)
 
-    def _over_cores(self, function, **options):
-        return parallel.over_cores(function, self._mesh, **options)
+    def whole_state(self, snapshot: Any, sums: Any) -> State:
+        """The state, with this host's snapshot of the actor and sums of the report, if any."""
+        if not sums:
+            return self.state
+        actor, sums = parallel.by_host((snapshot, sums), self._mesh.local_devices)
+        return self.state._replace(actor=actor, counted=(self.tally, sums))
 
-    def _start_on_core(self, key: Key):
-        learner_key, run_key = jax.random.split(key)
-        learner = self._agent.initial_learner_state(learner_key)
-        state = State(learner, run_key, jnp.uint32(0))
-        return state, self._agent.actor_params(learner)
-
-    def _learn_on_core(self, state: State, counted: tally.Tally, trajectory):
-        def update(carry, piece: Trajectory):
-            state, counted = carry
-            learner, metrics = self._update(state, piece)
-            state = State(learner, state.key, state.updates + 1)
-            metrics = parallel.AVERAGE(tally.as_floats(metrics))
-            counted = tally.add(counted, metrics, state.updates)
-            return (state, counted), None
-
-        stacked = jax.tree.map(lambda *x: jnp.stack(x), *self._pieces(trajectory))
-        (state, counted), _ = jax.lax.scan(update, (state, counted), stacked)
-        return state, counted, self._agent.actor_params(state.learner)
-
-    def _read_on_core(self, counted: tally.Tally):
-        """Means and failures, two arrays so as to be two transfers; and an empty tally."""
-        trees = counted.means, counted.failures
-        read = [jnp.stack(jax.tree.leaves(tree)) for tree in trees]
-        return read, tally.initial_state(counted.means)
-
-    def _pieces(self, part: Trajectory) -> list[Trajectory]:
-        return parallel.split(part, TRAJECTORY, self.updates_per_trajectory)
+    def restore(self, state: State) -> tuple[Any, Any]:
+        """Resumes from a state; returns what `whole_state` had added, or (None, None)."""
+        self.state = state._replace(actor=(), counted=())
+        self.params = self.programs.params(self.state)
+        self.updates = int(parallel.on_host(self.state.updates))
+        if not state.counted:
+            return None, None
+        self.tally, sums = state.counted
+        return parallel.of_host((state.actor, sums))

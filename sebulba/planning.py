@@ -73,7 +73,9 @@ def programs(
     )
 
     part = finish.results[1][0]
-    nothing = compiled.compile("learner's tally", learner.no_metrics(state, part))
+    nothing = compiled.compile(
+        "learner's tally", learner.programs.make_empty_tally(state, part)
+    )
     trajectory = compiled.placed(part, actor.LAYOUT, cores.learners)
     learn = compiled.compile(
         "learner", learner.programs.learn, state, nothing.results, trajectory

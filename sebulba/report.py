@@ -7,10 +7,9 @@ import numpy as np
 
 from podracer.metrics import episodes
 from podracer.parallel import hosts
-from sebulba.actor import Actor
 from sebulba.cores import Cores
 from sebulba.learner import Learner
-from sebulba.transport import Handed, TrajectoryQueue
+from sebulba.transport import Delivery, TrajectoryQueue
 
 
 class Report:
@@ -20,48 +19,67 @@ class Report:
     """
 
     def __init__(
-        self, queue: TrajectoryQueue, actors: list[Actor], frames_per_step: int
+        self,
+        queue: TrajectoryQueue,
+        threads: int,
+        steps_per_trajectory: int,
+        frames_per_step: int,
+        total_steps: int,
+        trajectories_per_report: int | None,
     ):
-        self._queue, self._threads = queue, len(actors)
+        self._queue, self._threads = queue, threads
         self._frames_per_step = frames_per_step
-        steps = actors[0].steps_per_trajectory
-        self.steps_per_trajectory = steps * hosts.number_of()  # each host has its own
-        self.learned = self.dropped = 0  # trajectories since the start
+        # each host has its own
+        self._steps_per_trajectory = steps_per_trajectory * hosts.number_of()
+        self._trajectories = -(-total_steps // self._steps_per_trajectory)  # to learn
+        hundredth = min(max(1, self._trajectories // 100), 1_000)
+        self._trajectories_per_report = trajectories_per_report or hundredth
+        self._learned = self._dropped = 0  # trajectories since the start
         self._lost = 0  # episodes since the start
-        self._began = 0
-        self._before = episodes.no_sums()  # of this row, from before a resume
+        self._first = 0  # trajectory of this process, counted from the start
+        self._sums_before = episodes.no_sums()  # of this row, from before a resume
         self._compile_seconds = 0.0
-        self._handed: list[Handed] = []  # without their trajectories
+        self._deliveries: list[Delivery] = []  # without their trajectories
         self._lags: list[np.ndarray] = []
         self.start_clock()
 
-    def begin_at(self, learned: int, sums: episodes.Sums | None = None) -> None:
+    @property
+    def complete(self) -> bool:
+        """Whether the run has learned from all its trajectories."""
+        return self._learned >= self._trajectories
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time for a row."""
+        return self.complete or self._learned % self._trajectories_per_report == 0
+
+    def resume(self, learned: int, sums: episodes.Sums | None = None) -> None:
         """Resumes after `learned` trajectories.
 
         `sums` are of the episodes that had finished since the last row.
         """
-        self.learned = self._began = self._timed_from = learned
-        self._before = sums or self._before
+        self._learned = self._first = self._timed_from = learned
+        self._sums_before = sums or self._sums_before
 
-    def add(self, handed: Handed, lag: np.ndarray) -> None:
+    def add(self, delivery: Delivery, lag: np.ndarray) -> None:
         """Counts a learned trajectory; `lag` are the updates since each step was acted."""
         self._lags.append(lag)
-        self._lost += handed.lost
-        self._handed.append(handed._replace(parts=()))
-        self.learned += 1
-        if self.learned == self._began + 1:  # everything is compiled by now
+        self._lost += delivery.lost
+        self._deliveries.append(delivery._replace(parts=()))
+        self._learned += 1
+        if self._learned == self._first + 1:  # everything is compiled by now
             self._compile_seconds = time.perf_counter() - self._started
             self.start_clock()
 
-    def drop(self, handed: Handed) -> None:
+    def drop(self, delivery: Delivery) -> None:
         """Counts the episodes of a trajectory that is not learned."""
-        self._lost += handed.lost
-        self._handed.append(handed._replace(parts=()))
-        self.dropped += 1
+        self._lost += delivery.lost
+        self._deliveries.append(delivery._replace(parts=()))
+        self._dropped += 1
 
     def row(self, learner: Learner) -> dict[str, float]:
         """The metrics since the last row, named as in `podracer.metrics`."""
-        timed = self.learned - self._timed_from
+        timed = self._learned - self._timed_from
         # A first row of one trajectory is all compilation: it has no time and no rates.
         seconds = time.perf_counter() - self._started if timed else 0.0
         waited = {
@@ -72,7 +90,7 @@ class Report:
         def a_second(amount: float) -> float:
             return amount / seconds if timed else np.nan
 
-        steps_per_second = a_second(timed * self.steps_per_trajectory)
+        steps_per_second = a_second(timed * self._steps_per_trajectory)
         updates = timed * learner.updates_per_trajectory
         lag = np.concatenate(self._lags)
         row = (
@@ -93,15 +111,18 @@ class Report:
         )
         row = {name: float(x) for name, x in row.items()} | {
             "updates": learner.updates,
-            "steps": self.learned * self.steps_per_trajectory,
-            **hosts.total({"dropped": self.dropped, "lost_episodes": self._lost}),
+            "steps": self._learned * self._steps_per_trajectory,
+            **hosts.total({"dropped": self._dropped, "lost_episodes": self._lost}),
         }
-        self._lags, self._handed, self._before = [], [], episodes.no_sums()
+        self._lags, self._deliveries, self._sums_before = [], [], episodes.no_sums()
         return row
 
     def sums(self) -> episodes.Sums:
         """Sums over the episodes that finished since the last row, as numpy arrays."""
-        sums = [self._before, *(handed.episodes for handed in self._handed)]
+        sums = [
+            self._sums_before,
+            *(delivery.episodes for delivery in self._deliveries),
+        ]
         return jax.tree.map(lambda *x: sum(x), *jax.device_get(sums))
 
     def _finished(self) -> dict[str, float]:
@@ -109,7 +130,11 @@ class Report:
         sums = hosts.total(self.sums()._asdict())
         with np.errstate(invalid="ignore"):  # no episode finished: NaN
             row = episodes.means(episodes.Sums(**jax.tree.map(np.float32, sums)))
-        games = [handed.games for handed in self._handed if handed.games is not None]
+        games = [
+            delivery.games
+            for delivery in self._deliveries
+            if delivery.games is not None
+        ]
         if games:
             count, total = hosts.total(
                 {
@@ -124,7 +149,7 @@ class Report:
         """Time is counted from now on, and until the next row."""
         self._started = time.perf_counter()
         self._waited = self._queue.waited()
-        self._timed_from = self.learned
+        self._timed_from = self._learned
 
 
 def advice(

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ from sebulba import actor, compiled_actor, dynamic_actor
 from sebulba.actor import Actor
 from sebulba.cores import Cores
 from sebulba.host_environments import checking, protocol
+from sebulba.host_environments.environment import capabilities_of
 from sebulba.learner import LAYOUT, Learner, State
 from sebulba.report import Report
 from sebulba.transport import ParameterServer, TrajectoryQueue
@@ -54,21 +56,21 @@ def make_environments(
     Raises UserError where one is no `HostEnvironment`, does not split into `parts`, or has
     another size than the others.
     """
-    made = []
-    with closing(made):
-        made.append(make_environment(0))
-        protocol.check_members("make_environment(0)", made[0])
-        check_splits(made[0].batch_size, parts)
-        for number in range(1, threads):
-            made.append(make_environment(number))
-            protocol.check_members(f"make_environment({number})", made[number])
-            sizes = [made[i].batch_size for i in (0, number)]
-            if sizes[0] != sizes[1]:
+    environments = []
+    with closing(environments):
+        for number in range(threads):
+            environments.append(make_environment(number))
+            origin = f"make_environment({number})"
+            protocol.check_members(origin, environments[number])
+            first, size = (environments[i].batch_size for i in (0, number))
+            if number == 0:
+                check_splits(size, parts)
+            if first != size:
                 raise UserError(
-                    f"batch_size is {sizes[0]} in make_environment(0) and {sizes[1]} in "
-                    f"make_environment({number}): make batches of one size"
+                    f"batch_size is {first} in make_environment(0) and {size} in "
+                    f"{origin}: make batches of one size"
                 )
-    return made
+    return environments
 
 
 @contextlib.contextmanager
@@ -86,6 +88,11 @@ def close(environments: list[Any]) -> None:
     for environment in environments:
         with contextlib.suppress(Exception):
             environment.close()
+
+
+def close_unstarted(actors: list[Actor]) -> None:
+    """Closes the environments of actors that never ran; all others close their own."""
+    close([actor.environment for actor in actors if actor.ident is None])
 
 
 def check_splits(batch_size: int, parts: int) -> None:
@@ -109,29 +116,40 @@ def make_actors(
 ) -> list[Actor]:
     """An actor for each batch of environments and each key; cores take turns."""
     first = environments[0]
-    if hasattr(first, "receive"):
-        kind = dynamic_actor
-    elif compiled_actor.can_act(first, cores.actors[0]):
-        kind = compiled_actor
-    else:
-        kind = actor
-    programs = kind.make_programs(
+    dynamic = capabilities_of(first).dynamic
+    compiled = not dynamic and compiled_actor.can_act(first, cores.actors[0])
+    programs = (dynamic_actor if dynamic else actor).make_programs(
         agent,
         unroll_length,
         len(cores.learners),
         first=hosts.this() * first.batch_size,
     )
-    return [
-        kind.Actor(
+
+    def make_actor(number: int, environment: Any, key: jax.Array) -> Actor:
+        device = cores.actors[number % len(cores.actors)]
+        newest = partial(server.latest, device)
+        reset, step = protocol.checked(environment)
+        means = programs, unroll_length, newest, queue.stepped
+        if dynamic:
+            fill = dynamic_actor.make_fill(environment, *means)
+        elif compiled:
+            fill = compiled_actor.make_fill(environment, *means)
+        else:
+            fill = actor.make_fill(step, *means)
+        return Actor(
             f"actor {number}",
             environment,
-            cores.actors[number % len(cores.actors)],
+            reset,
+            fill,
             programs,
-            unroll_length,
+            device,
             key,
-            server,
+            newest,
             queue,
         )
+
+    return [
+        make_actor(number, environment, key)
         for number, (environment, key) in enumerate(zip(environments, keys))
     ]
 
@@ -153,9 +171,9 @@ def resume(
         server.publish(learner.params, learner.updates)
         actor.begin()
         learner.expect(actor.part())
-        state = learner.whole(actor.snapshot(), report.sums())
+        state = learner.whole_state(actor.snapshot(), report.sums())
     snapshot, sums = learner.restore(restore(state, LAYOUT))
-    report.begin_at(learner.updates // learner.updates_per_trajectory, sums)
+    report.resume(learner.updates // learner.updates_per_trajectory, sums)
     if not actor:
         return
     if snapshot.steps > 0:

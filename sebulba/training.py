@@ -7,23 +7,24 @@ the thread that iterates over `train`: nothing is learned while the caller holds
 
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
 
-from podracer import parallel
+from podracer import kernels, parallel
 from podracer.agent import Agent
 from podracer.errors import check_seed
 from podracer.parallel import hosts, watch
 from podracer.training.actor_checks import check_initial
-from sebulba.actor import running
+from sebulba.actor import Actor, running
 from sebulba.cores import Cores
+from sebulba.host_environments.environment import capabilities_of
 from sebulba.learner import Learner, State
 from sebulba.report import Report
 from sebulba.starting import (
     check,
-    close,
+    close_unstarted,
     closing,
     make_actors,
     make_environments,
@@ -84,6 +85,7 @@ def train(
       TimeoutError: nothing moved for minutes.
       Exception: whatever an environment raised, with its traceback.
     """
+    kernels.install()
     check_seed(seed)
     check(
         cores,
@@ -101,7 +103,8 @@ def train(
         len(cores.learners) * updates_per_trajectory,
     )
     with closing(environments):
-        check_initial(agent, environments[0].batch_size)
+        first, capabilities = environments[0], capabilities_of(environments[0])
+        check_initial(agent, first.batch_size)
         learner_key, *actor_keys = jax.random.split(jax.random.key(seed), 1 + threads)
         learner = Learner(
             agent, parallel.over_hosts(cores.learners), updates_per_trajectory
@@ -109,51 +112,79 @@ def train(
         learner.begin(learner_key)
         server = ParameterServer(cores.actors)
         ahead = most_ahead(max_lag, late, updates_per_trajectory)
-        patience = getattr(environments[0], "patience", 0.0)
-        queue = TrajectoryQueue(capacity=threads, max_lag=ahead, patience=patience)
+        queue = TrajectoryQueue(threads, ahead, capabilities.patience)
         actors = make_actors(
             agent, environments, unroll_length, cores, actor_keys, server, queue
         )
-        report = Report(queue, actors, environments[0].frames_per_step)
-        exact = ahead == 0 and threads == 1 and hasattr(environments[0], "snapshot")
+        report = Report(
+            queue,
+            threads,
+            first.batch_size * unroll_length,
+            first.frames_per_step,
+            total_steps,
+            trajectories_per_report,
+        )
+        lock_step = ahead == 0 and threads == 1
+        resumable = actors[0] if lock_step and capabilities.snapshot else None
         if restore:
-            resume(restore, learner, server, report, actors[0] if exact else None)
-    trajectories = -(-total_steps // report.steps_per_trajectory)
-    per_report = trajectories_per_report or min(max(1, trajectories // 100), 1_000)
-
-    def too_late(lag: np.ndarray) -> bool:
-        return late == "drop" and max_lag is not None and lag.max() > max_lag
-
-    def learn() -> Iterator[tuple[State, dict[str, float] | None]]:
-        """A trajectory in, parameters out."""
-        dropped.detach()  # `running` closes the environments from here
-        server.publish(learner.params, learner.updates)
-        asked_to_end = hosts.Ends(stopped)
-        with running(actors, queue):
-            while report.learned < trajectories:
-                handed = queue.get()
-                lag = learner.updates - handed.versions
-                if too_late(lag):
-                    report.drop(handed)
-                    continue
-                learner.learn(handed.parts)
-                server.publish(learner.params, learner.updates)
-                report.add(handed, lag)
-                due = report.learned == trajectories or report.learned % per_report == 0
-                ends = asked_to_end()
-                # In lock-step the actor stands still until `learned` is called.
-                snapshot = actors[0].snapshot() if exact and (due or ends) else ()
-                queue.learned()
-                if due or ends:
-                    row = report.row(learner) if due else None
-                    counted = report.sums() if exact else ()
-                    with queue.held():
-                        yield learner.whole(snapshot, counted), row
-                    report.start_clock()  # the caller's time is not the run's
-                if ends:
-                    break
-        watch.at_rest()
-
-    reports = parallel.checked(learn())
-    dropped = weakref.finalize(reports, close, environments)  # before its first report
+            resume(restore, learner, server, report, resumable)
+    oldest = max_lag if late == "drop" and max_lag is not None else np.inf
+    pipeline = Pipeline(actors, queue, learner, server)
+    reports = parallel.checked(learn(pipeline, report, oldest, resumable, stopped))
+    # Where it is dropped before its first report.
+    weakref.finalize(reports, close_unstarted, actors)
     return reports
+
+
+class Pipeline(NamedTuple):
+    """What a host runs (Fig. 3 of the paper)."""
+
+    actors: list[Actor]  # threads, which fill unrolls
+    queue: TrajectoryQueue  # trajectories, from the actors to the learner
+    learner: Learner  # in the caller's thread
+    server: ParameterServer  # parameters, from the learner to the actors
+
+
+def learn(
+    pipeline: Pipeline,
+    report: Report,
+    oldest: float,
+    resumable: Actor | None,
+    stopped: Callable[[], bool],
+) -> Iterator[tuple[State, dict[str, float] | None]]:
+    """A trajectory in, parameters out; yields what `train` does.
+
+    Args:
+      pipeline: of this host.
+      report: of the run so far.
+      oldest: the lag beyond which a trajectory is dropped.
+      resumable: the actor whose snapshot a yielded state has, if any.
+      stopped: as for `train`.
+    """
+    actors, queue, learner, server = pipeline
+    server.publish(learner.params, learner.updates)
+    stop_due = hosts.Ends(stopped)
+    with running(actors, queue):
+        stops = False
+        while not (report.complete or stops):
+            delivery = queue.get()
+            lag = learner.updates - delivery.versions
+            if lag.max() > oldest:
+                report.drop(delivery)
+                continue
+            learner.learn(delivery.parts)
+            server.publish(learner.params, learner.updates)
+            report.add(delivery, lag)
+            due, stops = report.due, stop_due()
+            # In lock-step the actor stands still until `learned` is called.
+            snapshot = resumable.snapshot() if resumable and (due or stops) else ()
+            queue.learned()
+            if due or stops:
+                row = report.row(learner) if due else None
+                state = learner.whole_state(
+                    snapshot, report.sums() if resumable else ()
+                )
+                with queue.paused():
+                    yield state, row
+                report.start_clock()  # the caller's time is not the run's
+    watch.at_rest()

@@ -32,9 +32,8 @@ class ParameterServer:
     def publish(self, params: Any, version: int) -> None:
         """Copies a SHARED tree to the actor cores; `version` counts learner updates."""
         copies = [parallel.on_device(params, device) for device in self._devices]
-        jax.block_until_ready(
-            copies
-        )  # else actors would wait for the update themselves
+        # else actors would wait for the update themselves
+        jax.block_until_ready(copies)
         self._latest = dict(zip(self._devices, copies, strict=True)), version
 
     def latest(self, device: jax.Device) -> tuple[Any, int]:
@@ -43,7 +42,7 @@ class ParameterServer:
         return copies[device], version
 
 
-class Handed(NamedTuple):
+class Delivery(NamedTuple):
     """A trajectory on its way to the learner."""
 
     parts: list[Any]  # one Trajectory per learner core, still on the actor's core
@@ -70,14 +69,14 @@ class TrajectoryQueue:
     ):
         self._capacity, self._max_lag = capacity, max_lag
         self._patience = PATIENCE + patience
-        self._ready: deque[tuple[int, Handed]] = deque()
+        self._ready: deque[tuple[int, Delivery]] = deque()
         self._begun = self._learned = 0
         self._change = threading.Condition()
         self._closed: BaseException | None = None
         self._waited = dict.fromkeys(("learner", "actors"), 0.0)  # seconds
         self._waiting: dict[threading.Thread, tuple[str, float]] = {}  # who, since when
-        self._held = 0.0  # seconds for which the caller has held reports
-        self._stepped: dict[threading.Thread, float] = {}  # the actors' last steps
+        self._paused = 0.0  # seconds for which the caller has held reports
+        self._last_steps: dict[threading.Thread, float] = {}  # the actors' last steps
 
     def begin(self) -> int:
         """An actor begins a trajectory; returns its number. Waits as `max_lag` demands."""
@@ -89,15 +88,15 @@ class TrajectoryQueue:
             self._begun += 1
             return self._begun - 1
 
-    def put(self, number: int, handed: Handed) -> None:
+    def put(self, number: int, delivery: Delivery) -> None:
         """Adds a finished trajectory; waits while there is no space."""
         with self._change:
             if self._max_lag is None:
                 self._wait("actors", lambda: len(self._ready) < self._capacity)
-            self._ready.append((number, handed))
+            self._ready.append((number, delivery))
             self._change.notify_all()
 
-    def get(self) -> Handed:
+    def get(self) -> Delivery:
         """Waits for the next trajectory to learn from, and returns it."""
         with self._change:
             self._wait("learner", lambda: self._next() is not None)
@@ -109,14 +108,14 @@ class TrajectoryQueue:
 
     def stepped(self) -> None:
         """An actor's environments have taken a step: none hangs, however long a trajectory."""
-        self._stepped[threading.current_thread()] = self._now()
+        self._last_steps[threading.current_thread()] = self._now()
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def paused(self) -> Iterator[None]:
         """While the caller holds a report."""
         since = time.perf_counter()
         yield
-        self._held += time.perf_counter() - since
+        self._paused += time.perf_counter() - since
 
     def learned(self) -> None:
         """The trajectory last returned by `get` is learned, its parameters published."""
@@ -125,12 +124,12 @@ class TrajectoryQueue:
             self._change.notify_all()
 
     def close(self, reason: BaseException | None = None) -> None:
-        """Raises the first given reason in all waiting threads, now and later."""
+        """Raises the first `reason` in all waiting threads, now and later."""
         with self._change:
             self._closed = self._closed or reason or Closed()
             self._change.notify_all()
 
-    def _next(self) -> tuple[int, Handed] | None:
+    def _next(self) -> tuple[int, Delivery] | None:
         if self._max_lag is None:
             return self._ready[0] if self._ready else None
         return next((x for x in self._ready if x[0] == self._learned), None)
@@ -152,14 +151,14 @@ class TrajectoryQueue:
         thread, started = threading.current_thread(), time.perf_counter()
         self._waiting[thread] = who, started
         while not (self._closed or condition()):
-            newest = max([started - self._held, *self._stepped.values()])
+            newest = max([started - self._paused, *self._last_steps.values()])
             left = self._patience + newest - self._now()
             if who == "learner" and left <= 0:
                 break
             self._change.wait(left if who == "learner" else None)
         del self._waiting[thread]
         self._waited[who] += time.perf_counter() - started
-        if thread in self._stepped:
+        if thread in self._last_steps:
             self.stepped()  # its time begins again
         if self._closed:
             raise self._closed
@@ -170,7 +169,7 @@ class TrajectoryQueue:
 
     def _check_actors(self) -> None:
         """Raises TimeoutError for one that hangs while others go on."""
-        for thread, since in [*self._stepped.items()]:
+        for thread, since in [*self._last_steps.items()]:
             stands = thread.is_alive() and thread not in self._waiting
             if stands and self._now() - since > self._patience:
                 raise TimeoutError(
@@ -180,4 +179,4 @@ class TrajectoryQueue:
 
     def _now(self) -> float:
         """Seconds, without those for which the caller has held reports."""
-        return time.perf_counter() - self._held
+        return time.perf_counter() - self._paused

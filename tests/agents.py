@@ -77,7 +77,7 @@ def composite(average=AVERAGE) -> Agent:
         return actor_state, ActorOutput({"choice": choice, "amount": amount}, ())
 
     def learner_step(key, learner_state, trajectory):
-        reward, _, mask = losses.transitions(trajectory.timesteps, 1.0)
+        reward, _, mask = losses.make_transitions(trajectory.timesteps, 1.0)
         action, params = trajectory.outputs.action, learner_state.shared
 
         def loss(params):
@@ -113,4 +113,4 @@ def counting(agent: Agent) -> tuple[Agent, collections.Counter]:
 
     names = "actor_step", "learner_step"
     steps = {name: counted(name) for name in names}
-    return agent._replace(online_step=None, **steps), calls
+    return agent._replace(**steps), calls

@@ -8,11 +8,10 @@ import tempfile
 
 import pytest
 
-flags = [
-    "--xla_force_host_platform_device_count=8",
+flags = ["--xla_force_host_platform_device_count=8"]
+if not os.environ.get("PODRACER_TESTS_OPTIMIZED"):  # see tests/jax_internals/README.md
     # Programs run once or twice here: compiling them costs a quarter without optimizations.
-    "--xla_backend_optimization_level=0",
-]
+    flags += ["--xla_backend_optimization_level=0"]
 # XLA aborts at a flag that it does not know.
 jaxlib = tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2]))
 if jaxlib < (0, 11):
@@ -39,6 +38,14 @@ for number, handler in (
 ):
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def kernels():
+    """As a run installs them; PODRACER_KERNELS=off leaves them out."""
+    from podracer import kernels  # not before the variables of jax
+
+    kernels.install()
 
 
 @pytest.fixture(autouse=True, scope="module")

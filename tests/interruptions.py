@@ -13,7 +13,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from podracer.checkpoints.checkpoint import Checkpoints
+from podracer.checkpoints import finding
 
 LIMIT = 400.0  # seconds for any process: only a hang takes as long
 TIMES = ("second", "waiting")  # in the names of metrics that two runs may not share
@@ -147,7 +147,7 @@ def final(folder):
     """The arrays of the last checkpoint, and the updates that they are after."""
     from orbax import checkpoint
 
-    newest = next(Checkpoints(folder / "checkpoints").good())
+    newest = next(finding.find_whole(folder / "checkpoints"))
     path = (folder / "checkpoints" / str(newest) / "state").absolute()
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     state = checkpoint.Checkpointer(checkpoint.StandardCheckpointHandler()).restore(

@@ -1,6 +1,5 @@
 """Processes that are the hosts of one run, each started as a command or a function."""
 
-import atexit
 import os
 import socket
 import sys
@@ -9,6 +8,7 @@ import time
 import jax
 import numpy as np
 
+from podracer.command.ends import run_exit_handlers
 from podracer.parallel import hosts
 from podracer.parallel.hosts import VARIABLES
 from tests import interruptions
@@ -31,7 +31,7 @@ def as_host(
         sys.excepthook(*sys.exc_info())
         sys.exit(1)  # for an error before the watch: its hook does not return
     finally:
-        atexit._run_exitfuncs()
+        run_exit_handlers()
         jax.distributed.shutdown()  # JAX's own, which a server of forks forgets since 3.13
 
 

@@ -188,6 +188,19 @@ def test_the_example_of_an_update_rule_trains(tmp_path):
     assert "my_rule on catch: mean return" in python(*arguments, folder=tmp_path)
 
 
+def test_the_example_of_an_agent_trains(tmp_path):
+    """With both of its presets, whose names are those of its commands."""
+    text = (ROOT / "docs" / "own-code.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "reinforce_example.py").write_text(code)
+    found = re.findall(r"^anakin (.*--agent reinforce_example .*)$", text, re.MULTILINE)
+    assert ["--preset" in command for command in found] == [False, True]
+    for command in found:
+        arguments = "-m", "anakin", *command.split(), "--total-steps=8000"
+        printed = python(*arguments, folder=tmp_path)
+        assert "reinforce_example on catch: mean return" in printed
+
+
 def python(*arguments, folder):
     """What Python prints, started in `folder` as a user of the library does."""
     done = subprocess.run(

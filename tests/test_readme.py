@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from podracer.agents.presets import PRESETS
+from podracer.agents import AGENTS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -36,9 +36,9 @@ def test_links_point_to_files():
 def test_the_table_of_agents_has_every_preset():
     row = re.compile(r"^\| `(\w+)` \|.*\| ([^|]+) \|$", re.MULTILINE)
     listed = dict(row.findall(README))
-    for agent, presets in PRESETS.items():
+    for agent, module in AGENTS.items():
         if "..." not in listed[agent]:
-            assert re.findall(r"`([\w-]+)`", listed[agent]) == [*presets], agent
+            assert re.findall(r"`([\w-]+)`", listed[agent]) == [*module.PRESETS], agent
 
 
 def test_the_map_names_every_file():

@@ -25,7 +25,7 @@ def choose(name: str) -> command.Choice:
             f"--env: {module!r} in {name!r} is neither a library"
             f"{nearest(module, adapters.LIBRARIES)} nor a module in the current folder"
         )
-    return command.choice("env", name, known, HELP)
+    return command.make_choice("env", name, known, HELP)
 
 
 def brings_code(name: str) -> bool:
@@ -40,7 +40,7 @@ def default_options(name: str) -> Any:
     Raises UserError for MODULE:CLASS that cannot be imported or made.
     """
     if brings_code(name):
-        return imports.options(imports.made(name, "--env"))
+        return imports.options(imports.construct(name, "--env"))
     return envs_jax.ENVIRONMENTS.get(name, adapters.Options)()
 
 
@@ -54,14 +54,14 @@ def make(name: str, options: Any) -> envs_jax.Environment:
         if not brings_code(name):
             return envs_jax.make(name, **dataclasses.asdict(options))
         has_none = isinstance(options, imports.NoOptions)
-        return custom.ready(imports.made(name, "--env") if has_none else options)
+        return custom.ready(imports.construct(name, "--env") if has_none else options)
     except UserError:
         raise
     except ValueError as error:
         raise UserError(str(error)) from error
 
 
-def of_run(stored: run.Stored) -> envs_jax.Environment:
+def of_run(stored: run.StoredRun) -> envs_jax.Environment:
     """The environment of a run. Raises UserError where it cannot be made here."""
     options = command.filled(default_options(stored.env), stored.config["env"], "env.")
     return make(stored.env, options)

@@ -46,6 +46,11 @@ class Train(flags.Train):
             )
 
     @property
+    def number_of_seeds(self) -> int:
+        """How many runs there are side by side, each with a seed of its own."""
+        return self.seeds
+
+    @property
     def together(self) -> bool:
         """Whether there are several runs."""
         return self.seeds > 1 or bool(self.sweep)

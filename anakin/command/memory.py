@@ -33,13 +33,13 @@ def check(
     agent, spec = make_agent({}), environment.observation_spec()
     copies = runs or config.cores or jax.local_device_count()
     runs, most = runs or 1, memory.available()
-    kept = memory.replayed(agent, spec, config)
+    replayed = memory.replayed(agent, spec, config)
     learner = memory.of_learner(agent, copies, most)
-    held = learner + kept.check(most, hosts.number_of(), runs)
+    held = learner + replayed.check(most, hosts.number_of(), runs)
 
     def estimate() -> int:
         """Bytes on this host that grow with the batch."""
-        besides = kept.size + learner // copies
+        besides = replayed.size + learner // copies
         return (size(agent, environment, count, length) - besides) * runs
 
     memory.check(count * runs, length + 1, spec, estimate, held)
@@ -52,11 +52,9 @@ def size(agent: Agent, environment: Environment, batch_size: int, length: int) -
     def held(key: jax.Array, index: jax.Array) -> Any:
         state = training.initial_state(key, index, agent, environment)
         params = agent.actor_params(state.learner)
-
-        def act(keys, actor_state, timestep):
-            return *agent.actor_step(keys, params, actor_state, timestep), ()
-
-        _, trajectory, _ = unroll(act, environment, length, state.actors, state.key)
+        _, trajectory = unroll(
+            agent.actor_step, params, environment, length, state.actors, state.key
+        )
         return state, trajectory
 
     key = jax.eval_shape(jax.random.key, 0)

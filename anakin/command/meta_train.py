@@ -20,6 +20,8 @@ from podracer.rules import lpg as lpg_rule
 from podracer.runs import run, run_folder
 from podracer.training import configuring
 
+ABOUT = {"agent": KIND, "env": "lpg-tasks"}  # what a run folder says
+
 
 @dataclasses.dataclass(frozen=True)
 class MetaTrain:
@@ -50,7 +52,7 @@ class MetaTrain:
     equally)"""
     updates_per_report: int | None = None
     """number of updates of the rule between two reports; default: a hundredth of the run"""
-    keep: command.Flat[run.Keep] = dataclasses.field(default_factory=run.Keep)
+    keep: command.Flat[run.Options] = dataclasses.field(default_factory=run.Options)
 
     def __post_init__(self):
         check_at_least_one(
@@ -96,7 +98,7 @@ def main(argv: Sequence[str]) -> None:
         return train(restore=restore and writing(restore, config), stopped=stopped)
 
     with (
-        run.opened(start, config, None, **run.META_TRAIN) as (folder, updates),
+        run.open_run(start, config, None, **ABOUT) as (folder, updates),
         contextlib.closing(updates),
     ):
         for state, _ in updates:
@@ -134,7 +136,7 @@ def configure(argv: Sequence[str]) -> MetaTrain:
     """
     folder, default = command.read(argv, {"resume": ()})["resume"], MetaTrain()
     if folder is not None:
-        before = run.stored(folder)
+        before = run.read_run(folder)
         if not before.is_of_meta_train:
             raise UserError(
                 f"{folder}: a run of {before.agent} on {before.env}, not of meta-train: "

@@ -79,11 +79,11 @@ def make_value(
         return apply(state.params, trajectory.timesteps)
 
     def advantages(state, trajectory):
-        transitions = losses.transitions(trajectory.timesteps, discount_factor)
+        transitions = losses.make_transitions(trajectory.timesteps, discount_factor)
         return losses.gae(values(state, trajectory), transitions, lambda_)
 
     def update(state, trajectory):
-        mask = losses.transitions(trajectory.timesteps, discount_factor).mask
+        mask = losses.make_transitions(trajectory.timesteps, discount_factor).mask
         target = advantages(state, trajectory) + values(state, trajectory)[:-1]
 
         def loss(params):
@@ -138,7 +138,6 @@ def beside(agent: Agent, value: Value) -> Agent:
         initial_learner_state=initial_learner_state,
         learner_step=learner_step,
         actor_params=actor_params,
-        online_step=None,
     )
 
 

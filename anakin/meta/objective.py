@@ -54,7 +54,7 @@ def make_objective(config: Config) -> Callable:
         advantages: jax.Array,
         updates: Metrics,
     ) -> tuple[jax.Array, Metrics]:
-        mask = losses.transitions(trajectory.timesteps, 1.0).mask
+        mask = losses.make_transitions(trajectory.timesteps, 1.0).mask
         predictions = jax.tree.map(lambda x: x[:-1], predictions)
         alone = Average(None)
         advantages = losses.standardize(advantages, mask, alone)

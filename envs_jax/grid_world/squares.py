@@ -27,10 +27,10 @@ class State(NamedTuple):
 
 def is_any(squares: jax.Array, *kinds: int) -> jax.Array:
     """bool [...], whether a square is exactly one of these kinds."""
-    found = squares == kinds[0]
+    is_one = squares == kinds[0]
     for kind in kinds[1:]:
-        found |= squares == kind
-    return found
+        is_one |= squares == kind
+    return is_one
 
 
 def looks(squares: jax.Array) -> jax.Array:

@@ -43,8 +43,8 @@ def _squares_before(state: State) -> jax.Array:
     rows = state.row + forward * down + aside * right
     columns = state.column + forward * right - aside * down
     inside = (0 <= rows) & (rows < height) & (0 <= columns) & (columns < width)
-    found = jnp.take(state.grid.ravel(), rows * width + columns, mode="clip")
-    return squares.put(found, ~inside, squares.WALL)
+    before = jnp.take(state.grid.ravel(), rows * width + columns, mode="clip")
+    return squares.put(before, ~inside, squares.WALL)
 
 
 def _sight(clear: jax.Array) -> jax.Array:

@@ -1,13 +1,6 @@
-"""The agents by name: each is a module with a `Config` and `make_agent`."""
+"""The list of agents: each is a module here, read by `podracer.agents.algorithm.of`."""
 
-from podracer.agents import batch_ppo, disco, impala, lpg, muzero, ppo, pqn
+from importlib import import_module
 
-AGENTS = {
-    "impala": impala,
-    "ppo": ppo,
-    "batch_ppo": batch_ppo,
-    "pqn": pqn,
-    "muzero": muzero,
-    "lpg": lpg,
-    "disco": disco,
-}
+NAMES = ("impala", "ppo", "batch_ppo", "pqn", "muzero", "lpg", "disco")
+AGENTS = {name: import_module(f"podracer.agents.{name}") for name in NAMES}

@@ -13,14 +13,16 @@ import optax
 
 from podracer.agent import Agent
 from podracer.agents import learned_rule
+from podracer.agents.algorithm import Preset
 from podracer.errors import UserError, check_ranges
-from podracer.networks import Network
+from podracer.networks import Network, action_model
 from podracer.networks.action_model import action_model as make_network
 from podracer.parallel import AVERAGE, Average
 from podracer.rules import disco, files
 from podracer.rules.disco import steps
+from podracer.transformations.replay import Config as Replay
 
-__all__ = ["OFF_POLICY", "Config", "make_agent", "make_network"]
+__all__ = ["METRICS", "OFF_POLICY", "PRESETS", "Config", "make_agent", "make_network"]
 
 OFF_POLICY = True  # the rule sees the behaviour policy: replay may be used
 
@@ -41,16 +43,6 @@ class Config(disco.Config):
     def __post_init__(self):
         super().__post_init__()
         check_ranges(self, 0.0, math.inf, "learning_rate", "max_step")
-
-    def pinned(self, network: Any) -> "Config":
-        """With the checksum of its file, which fits any network of `make_network`'s.
-
-        Raises UserError as `read_rule` does.
-        """
-        read_rule(dataclasses.replace(self, update_rule_checksum=""))
-        return dataclasses.replace(
-            self, update_rule_checksum=files.checksum(self.update_rule)
-        )
 
 
 def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> Agent:
@@ -87,7 +79,7 @@ def jumping(agent: Agent) -> Agent:
     def learner_step(key, learner_state, trajectory):
         return agent.learner_step(key, learner_state, steps.jump(trajectory))
 
-    return agent._replace(learner_step=learner_step, online_step=None)
+    return agent._replace(learner_step=learner_step)
 
 
 def make_optimizer(config: Config) -> optax.GradientTransformation:
@@ -108,3 +100,50 @@ def read_rule(config: Config) -> disco.Weights:
     weights = disco.load(config.update_rule)
     files.check_checksum(config.update_rule, config.update_rule_checksum)
     return weights
+
+
+def pinned(config: Config, network: Any) -> Config:
+    """With the checksum of its file, which fits any network of `make_network`'s.
+
+    Raises UserError as `read_rule` does.
+    """
+    read_rule(dataclasses.replace(config, update_rule_checksum=""))
+    checksum = files.checksum(config.update_rule)
+    return dataclasses.replace(config, update_rule_checksum=checksum)
+
+
+PRESETS = {
+    # the reference's notebook: Catch with 8 rows and columns, on one core
+    "catch": Preset(
+        Config(learning_rate=1e-2),
+        unroll_length=28,
+        batch_size=2,
+        replay=Replay(1024, samples_per_insert=32.0, minimum_fill=64, fresh=False),
+    ),
+    # ours, for CartPole and MinAtar: small updates, many of which the rule needs
+    "small": Preset(
+        Config(learning_rate=3e-3),
+        unroll_length=28,
+        batch_size=4,
+        network=action_model.Config(torso="mlp"),
+        replay=Replay(1024, minimum_fill=32),
+    ),
+    # ours, for Atari: the reference's default learning rate, and each trajectory twice
+    "atari": Preset(Config(), 28, 32, replay=Replay(1024, minimum_fill=32)),
+}
+
+METRICS = {
+    "loss/y": (
+        "nat",
+        "mean KL divergence of predictions for a state from their target",
+    ),
+    "loss/z": (
+        "nat",
+        "mean KL divergence of predictions for an action from their target",
+    ),
+    "loss/next_policy": ("nat", "mean KL divergence of the policy's own prediction"),
+    "loss/q": ("nat", "mean cross-entropy of action values with their target"),
+    "rule/returns": ("reward", "mean Retrace target of an action value"),
+    "rule/error": ("reward", "mean of that target minus the action value"),
+    "rule/normalized_error": ("", "the same by its running standard deviation"),
+}

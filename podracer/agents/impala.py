@@ -9,20 +9,19 @@ with `podracer` (the paper's average) each core's share is a batch of its own.
 """
 
 import dataclasses
-import functools
 import math
-from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from podracer.agent import Agent, LearnerState, Metrics, PyTree, Trajectory
+from podracer.agent import Agent, LearnerState, PyTree
+from podracer.agents.algorithm import Preset
 from podracer.errors import check_ranges
 from podracer.learning import losses, optimizers
-from podracer.learning.gradients import gradient_of_sum
-from podracer.networks import Network, Predictions
+from podracer.learning.gradients import Loss, gradient_of_sum, sequences
+from podracer.networks import Network
 from podracer.networks.acting import make_acting
 from podracer.parallel import AVERAGE, Average
 
@@ -86,24 +85,22 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
     `ActorOutput.extras` are the behaviour policy [B].
     """
     optimizer = optimizers.rmsprop(config)
-    loss = make_loss(config)
+    loss = make_loss(config, network)
     acting = make_acting(network)
 
     def initial_learner_state(key):
         params = network.init(key)
         return LearnerState(Shared(params, optimizer.init(params), jnp.int32(0)), ())
 
-    def update(learner_state, gradient):
-        """One step of the optimizer.
-
-        `gradient(params)` -> (gradients, (metrics, environment steps, rest)).
-        """
-        shared = learner_state.shared
-        gradients, (metrics, steps, rest) = gradient(shared.params)
-        reduce = average.total if config.reduction == "sum" else average
-        gradients = reduce(gradients)
+    def learner_step(key, learner_state, trajectory):
+        shared, (timesteps, outputs, memory) = learner_state.shared, trajectory
+        rows = sequences((timesteps, outputs))
+        gradients, metrics = gradient_of_sum(loss, shared.params, rows, memory)
+        count = timesteps.reward[1:].size
+        metrics = jax.tree.map(lambda x: x / count, metrics)
+        gradients = reduced_over_cores(config, gradients, count, average)
         learning_rate = optimizers.learning_rate(
-            config, shared.updates, steps * average.cores
+            config, shared.updates, count * average.cores
         )
         params, opt_state = optimizers.descend(
             optimizer, gradients, shared.opt_state, shared.params, learning_rate
@@ -111,37 +108,7 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
         metrics["gradient_norm"] = optax.tree.norm(gradients)
         metrics["learning_rate"] = learning_rate
         shared = Shared(params, opt_state, optax.safe_increment(shared.updates))
-        return LearnerState(shared, ()), metrics, rest
-
-    def learner_step(key, learner_state, trajectory):
-        *rows, memory = trajectory
-        steps, batch_size = trajectory.timesteps.reward[1:].shape
-
-        def objective(params, rows, memory):
-            part = Trajectory(*rows, memory)
-            total, metrics = loss(network.unroll(params, memory, part.timesteps), part)
-            share = part.timesteps.reward.shape[1] / batch_size  # of means
-            if config.reduction == "mean":
-                total *= share
-            return total, jax.tree.map(lambda x: x * share, metrics)
-
-        def gradient(params):
-            sequences = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), rows)
-            got, metrics = gradient_of_sum(objective, params, sequences, memory)
-            return got, (metrics, steps * batch_size, ())
-
-        learner_state, metrics, _ = update(learner_state, gradient)
-        return learner_state, metrics
-
-    def online_step(key, learner_state, interact):
-        def objective(params):
-            trajectory, predictions, rest = interact(
-                functools.partial(acting.act, params)
-            )
-            total, metrics = loss(predictions, trajectory)
-            return total, (metrics, trajectory.timesteps.reward[1:].size, rest)
-
-        return update(learner_state, jax.grad(objective, has_aux=True))
+        return LearnerState(shared, ()), metrics
 
     return Agent(
         initial_learner_state,
@@ -150,22 +117,28 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
         network.initial_memory,
         acting.actor_step,
         acting.greedy_actor_step,
-        online_step,
     )
 
 
-def make_loss(
-    config: Config,
-) -> Callable[[Predictions, Trajectory], tuple[jax.Array, Metrics]]:
-    """(predictions [T + 1, B], trajectory) -> (total loss of one core, its terms).
+def reduced_over_cores(
+    config: Config, gradients: PyTree, count: int, average: Average
+) -> PyTree:
+    """The gradient of the loss, from that of the sum over each core's `count` transitions."""
+    if config.reduction == "sum":
+        return average.total(gradients)
+    if config.reduction == "mean":
+        gradients = jax.tree.map(lambda x: x / count, gradients)
+    return average(gradients)
 
-    The total is a sum or mean as `config.reduction` says, the terms are means.
-    """
 
-    def loss(predictions, trajectory):
-        timesteps, (action, behaviour_policy) = trajectory.timesteps, trajectory.outputs
+def make_loss(config: Config, network: Network) -> Loss:
+    """(params, (timesteps [T + 1, B], outputs [T, B]), memory [B, ...]) -> Terms [T, B]."""
+
+    def loss(params, rows, memory):
+        timesteps, (action, behaviour_policy) = rows
+        predictions = network.unroll(params, memory, timesteps)
         reward = losses.clip_reward(timesteps.reward, config.reward_clipping)
-        between = losses.transitions(
+        transitions = losses.make_transitions(
             timesteps._replace(reward=reward), config.discount_factor
         )
         policy = jax.tree.map(lambda x: x[:-1], predictions.policy)
@@ -175,26 +148,49 @@ def make_loss(
         target, advantage = losses.vtrace(
             predictions.value[:-1],
             predictions.value[1:],
-            between,
+            transitions,
             rho,
             clip_rho=config.clip_rho,
             clip_c=config.clip_c,
             clip_pg_rho=config.clip_pg_rho,
         )
         # Void transitions have no advantage and no value error; entropy is masked here.
-        terms = {
-            "policy": -advantage * log_pi,
-            "value": 0.5 * jnp.square(target - predictions.value[:-1]),
-            "entropy": -between.mask * policy.entropy(),
+        means = {
+            "loss/policy": -advantage * log_pi,
+            "loss/value": 0.5 * jnp.square(target - predictions.value[:-1]),
+            "loss/entropy": -transitions.mask * policy.entropy(),
+            "rho": rho,
         }
         total = (
-            terms["policy"]
-            + config.value_cost * terms["value"]
-            + config.entropy_cost * terms["entropy"]
+            means["loss/policy"]
+            + config.value_cost * means["loss/value"]
+            + config.entropy_cost * means["loss/entropy"]
         )
-        terms["total"] = total
-        metrics = {f"loss/{name}": jnp.mean(term) for name, term in terms.items()}
-        metrics["rho"] = jnp.mean(rho)
-        return (jnp.mean if config.reduction == "mean" else jnp.sum)(total), metrics
+        return losses.Terms(total, means, transitions.mask)
 
     return loss
+
+
+_TABLE_G1 = Config(learning_rate=6e-4, entropy_cost=0.01)
+_ATARI = Preset(_TABLE_G1, unroll_length=20, batch_size=32)
+PRESETS = {
+    "small": Preset(
+        Config(learning_rate=2e-3, entropy_cost=0.01),
+        unroll_length=16,
+        batch_size=32,
+    ),
+    # ours, for MinAtar's five games
+    "minatar": Preset(
+        Config(learning_rate=6e-3, entropy_cost=0.01),
+        unroll_length=16,
+        batch_size=128,
+    ),
+    # monobeast.py's flags
+    "torchbeast": Preset(Config(), unroll_length=80, batch_size=8),
+    # Espeholt et al. 2018, table G.1 (Atari)
+    "impala": _ATARI,
+    # the same, averaged as in the Podracer paper
+    "podracer": _ATARI._replace(
+        config=dataclasses.replace(_TABLE_G1, reduction="podracer")
+    ),
+}

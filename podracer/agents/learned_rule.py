@@ -1,6 +1,5 @@
 """An agent of an update rule and a network, for any rule in the slot `podracer.rules.rule`."""
 
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -48,17 +47,13 @@ def make_agent(
         opt_state = optimizer.init(params)
         return LearnerState(Shared(params, opt_state, rule.initial_state(params)), ())
 
-    def update(shared, unroll):
-        """One step of the optimizer; `unroll(params)` gives predictions and what goes with
-        them: a trajectory, the rest."""
-        predictions, pull_back, (trajectory, rest) = jax.vjp(
-            unroll, shared.params, has_aux=True
-        )
+    def learner_step(key, learner_state, trajectory):
+        shared, (timesteps, _, memory) = learner_state.shared, trajectory
 
         def predict(params):
-            timesteps = trajectory.timesteps
-            return network.unroll(params, trajectory.actor_state, timesteps)
+            return network.unroll(params, memory, timesteps)
 
+        predictions, pull_back = jax.vjp(predict, shared.params)
         experience = Experience(trajectory, shared.params, predictions, predict)
         targets, rule_state, metrics = rule.targets(
             weights, shared.rule_state, experience
@@ -72,23 +67,7 @@ def make_agent(
             optimizer, gradients, shared.opt_state, shared.params, learning_rate
         )
         metrics = metrics | terms | {"gradient_norm": optax.tree.norm(gradients)}
-        return LearnerState(Shared(params, opt_state, rule_state), ()), metrics, rest
-
-    def learner_step(key, learner_state, trajectory):
-        def replay(params):
-            memory, timesteps = trajectory.actor_state, trajectory.timesteps
-            return network.unroll(params, memory, timesteps), (trajectory, ())
-
-        learner_state, metrics, _ = update(learner_state.shared, replay)
-        return learner_state, metrics
-
-    def online_step(key, learner_state, interact):
-        def live(params):
-            act = functools.partial(acting.act, params)
-            trajectory, predictions, rest = interact(act)
-            return predictions, (jax.lax.stop_gradient(trajectory), rest)
-
-        return update(learner_state.shared, live)
+        return LearnerState(Shared(params, opt_state, rule_state), ()), metrics
 
     return Agent(
         initial_learner_state,
@@ -97,5 +76,4 @@ def make_agent(
         network.initial_memory,
         acting.actor_step,
         acting.greedy_actor_step,
-        online_step,
     )

@@ -16,6 +16,7 @@ from dm_env import specs
 from podracer import networks
 from podracer.agent import Agent
 from podracer.agents import learned_rule
+from podracer.agents.algorithm import Preset
 from podracer.errors import UserError, check_at_least_one, check_ranges
 from podracer.networks import heads, torsos
 from podracer.networks.policies import Categorical
@@ -42,19 +43,6 @@ class Config(rule.Config):
     def __post_init__(self):
         super().__post_init__()
         check_ranges(self, 0.0, math.inf, "learning_rate")
-
-    def pinned(self, network: Any) -> "Config":
-        """With the checksum of its file.
-
-        Raises UserError as `read_rule` does, and for a network's configuration that does not
-        fit the rule.
-        """
-        sizes, _ = read_rule(dataclasses.replace(self, update_rule_checksum=""))
-        if hasattr(network, "prediction_size"):
-            rule.check_prediction_size(network.prediction_size, sizes)
-        return dataclasses.replace(
-            self, update_rule_checksum=files.checksum(self.update_rule)
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,8 +73,8 @@ def make_agent(
         return rule.make_rule(config, sizes), weights
 
     def targets(_, state, experience):
-        found, weights = of_file()
-        return found.targets(weights, state, experience)
+        learned, weights = of_file()
+        return learned.targets(weights, state, experience)
 
     return learned_rule.make_agent(
         rule.make_rule(config)._replace(targets=targets),
@@ -120,6 +108,19 @@ def read_rule(config: Config) -> tuple[rule.Sizes, Any]:
     files.check_shapes(path, weights, shapes)
     files.check_checksum(path, config.update_rule_checksum)
     return sizes, weights
+
+
+def pinned(config: Config, network: Any) -> Config:
+    """With the checksum of its file.
+
+    Raises UserError as `read_rule` does, and for a network's configuration that does not fit
+    the rule.
+    """
+    sizes, _ = read_rule(dataclasses.replace(config, update_rule_checksum=""))
+    if isinstance(network, NetworkConfig):
+        rule.check_prediction_size(network.prediction_size, sizes)
+    checksum = files.checksum(config.update_rule)
+    return dataclasses.replace(config, update_rule_checksum=checksum)
 
 
 def make_network(
@@ -166,3 +167,26 @@ def _table(observation_spec: Any, actions: int, predictions: int) -> networks.Ne
         return memory, unroll(params, memory, timestep)
 
     return networks.Network(init, lambda batch_size: (), step, unroll, observation_spec)
+
+
+# Oh et al. 2020, appendix; the learning rates are from its lists.
+_SMALL_LPG = Preset(Config(), unroll_length=20, batch_size=64)
+PRESETS = {
+    "small": _SMALL_LPG,
+    # for discrete observations: the paper's tabular agents
+    "tabular": _SMALL_LPG._replace(
+        config=Config(learning_rate=40.0, optimizer="sgd"),
+        network=NetworkConfig(table=True),
+    ),
+    # ours, for Atari
+    "atari": _SMALL_LPG._replace(
+        config=Config(learning_rate=3e-4, reward_clipping="abs_one")
+    ),
+}
+
+METRICS = {
+    "loss/prediction": ("nat", "mean KL divergence of predictions from their target"),
+    "loss/prediction_entropy": ("nat", "mean negative entropy of predictions per step"),
+    "rule/pi_hat_square": ("", "mean square of the update rule's policy target"),
+    "rule/y_hat_square": ("", "mean squared norm of its prediction target"),
+}

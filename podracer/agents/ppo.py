@@ -19,17 +19,22 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from podracer import networks
 from podracer.agent import (
     ActorOutput,
     Agent,
     LearnerState,
     PyTree,
+    Trajectory,
     with_last,
 )
+from podracer.agents.algorithm import Preset
 from podracer.errors import check_ranges
 from podracer.learning import losses, minibatches, optimizers
-from podracer.networks import Network, last_predictions
+from podracer.learning.gradients import Loss
+from podracer.networks import Network, heads, last_predictions
 from podracer.parallel import AVERAGE, Average
+from podracer.transformations import Interface
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +115,6 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
         optax.clip_by_global_norm(config.max_gradient_norm),
         optax.scale_by_adam(eps=config.adam_epsilon),
     )
-    loss = make_loss(config, network)
     minibatches.check_network(network, config)
 
     def initial_learner_state(key):
@@ -130,48 +134,20 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
         action = policy.mode()
         return memory, ActorOutput(action, Extras(policy.log_prob(action), value))
 
-    def make_batch(params, trajectory):
-        timesteps, (action, (log_mu, value)), memory = trajectory
-        last = last_predictions(network, params, memory, timesteps)
-        reward = losses.clip_reward(timesteps.reward, config.reward_clipping)
-        between = losses.transitions(
-            timesteps._replace(reward=reward), config.discount_factor
-        )
-        values = with_last(value, last.value)
-        advantage = losses.gae(values, between, config.gae_lambda)
-        target = advantage + value
-        if config.normalize_advantages == "trajectory":
-            advantage = losses.standardize(advantage, between.mask, average)
-        seen = jax.tree.map(lambda x: x[:-1], timesteps)
-        return Batch(seen, action, log_mu, value, advantage, target, between.mask)
-
     def learner_step(key, learner_state, trajectory):
         shared = learner_state.shared
-        batch = make_batch(shared.params, trajectory)
+        batch = make_batch(config, network, average, shared.params, trajectory)
         learning_rate = optimizers.learning_rate(
             config, shared.updates, batch.mask.size * average.cores
         )
-
-        descend = minibatches.gradient_step(loss, optimizer, learning_rate, average)
-
-        def step(state, rows, memory):
-            if config.normalize_advantages == "minibatch":
-                advantage = losses.standardize(rows.advantage, rows.mask, average)
-                rows = rows._replace(advantage=advantage)
-            return descend(state, rows, memory)
-
-        def enough(metrics):
-            # Of all cores, even where one has seen a NaN.
-            return ~(average(metrics["kl"]) <= config.max_kl)
-
         (params, opt_state), metrics = minibatches.learn(
-            step,
+            make_step(config, network, optimizer, learning_rate, average),
             (shared.params, shared.opt_state),
             batch,
             trajectory.actor_state,
             key,
             config,
-            None if config.max_kl == math.inf else enough,
+            make_enough(config, average),
         )
         metrics["learning_rate"] = learning_rate
         shared = Shared(params, opt_state, optax.safe_increment(shared.updates))
@@ -187,8 +163,60 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
     )
 
 
-def make_loss(config: Config, network: Network) -> Callable:
-    """(params, Batch, memory [B, ...]) -> (loss, its terms), summed over the batch."""
+def make_batch(
+    config: Config,
+    network: Network,
+    average: Average,
+    params: PyTree,
+    trajectory: Trajectory,
+) -> Batch:
+    """Advantages and value targets of a trajectory, by the values that it was acted with."""
+    timesteps, (action, (log_mu, value)), memory = trajectory
+    last = last_predictions(network, params, memory, timesteps)
+    reward = losses.clip_reward(timesteps.reward, config.reward_clipping)
+    transitions = losses.make_transitions(
+        timesteps._replace(reward=reward), config.discount_factor
+    )
+    values = with_last(value, last.value)
+    advantage = losses.gae(values, transitions, config.gae_lambda)
+    target = advantage + value
+    if config.normalize_advantages == "trajectory":
+        advantage = losses.standardize(advantage, transitions.mask, average)
+    seen = jax.tree.map(lambda x: x[:-1], timesteps)
+    return Batch(seen, action, log_mu, value, advantage, target, transitions.mask)
+
+
+def make_step(
+    config: Config,
+    network: Network,
+    optimizer: optax.GradientTransformation,
+    learning_rate: jax.Array,
+    average: Average,
+) -> Callable:
+    """A step of the optimizer for `minibatches.learn`, from a minibatch of the Batch."""
+    descend = minibatches.gradient_step(
+        make_loss(config, network), optimizer, learning_rate, average
+    )
+
+    def step(state, rows, memory):
+        if config.normalize_advantages == "minibatch":
+            advantage = losses.standardize(rows.advantage, rows.mask, average)
+            rows = rows._replace(advantage=advantage)
+        return descend(state, rows, memory)
+
+    return step
+
+
+def make_enough(config: Config, average: Average) -> Callable | None:
+    """(metrics of an epoch) -> whether no other epoch follows; None: all of them do."""
+    if config.max_kl == math.inf:
+        return None
+    # The same on all cores, even where one has seen a NaN.
+    return lambda metrics: ~(average(metrics["kl"]) <= config.max_kl)
+
+
+def make_loss(config: Config, network: Network) -> Loss:
+    """(params, Batch [T, B], memory [B, ...]) -> Terms [T, B]."""
 
     def loss(params, batch, memory):
         policy, value = network.unroll(params, memory, batch.timesteps)
@@ -202,24 +230,88 @@ def make_loss(config: Config, network: Network) -> Callable:
                 value - batch.value, -config.clip_value, config.clip_value
             )
             error = jnp.maximum(error, jnp.square(batch.value + change - batch.target))
-        terms = {
+        means = {
             "loss/policy": -gain,
             "loss/value": 0.5 * error,
             "loss/entropy": -policy.entropy(),
         }
-        terms["loss/total"] = (
-            terms["loss/policy"]
-            + config.value_cost * terms["loss/value"]
-            + config.entropy_cost * terms["loss/entropy"]
+        total = (
+            means["loss/policy"]
+            + config.value_cost * means["loss/value"]
+            + config.entropy_cost * means["loss/entropy"]
         )
-        sums = {name: jnp.sum(batch.mask * term) for name, term in terms.items()}
         of_actions = {
             "rho": rho,
             "kl": rho - 1.0 - log_rho,  # an unbiased estimate from the samples
             "clipped": (jnp.abs(rho - 1.0) > config.clip).astype(jnp.float32),
         }
-        for name, term in of_actions.items():
-            sums[name] = losses.sum_of_taken(term, batch.mask)
-        return sums["loss/total"], sums
+        means = {name: batch.mask * x for name, x in means.items()}
+        return losses.Terms(batch.mask * total, means, batch.mask, of_actions)
 
     return loss
+
+
+_SEPARATE = networks.Config(
+    hidden_sizes=(64, 64), activation="tanh", init="orthogonal", separate_value=True
+)
+_SMALL_PPO = Preset(
+    Config(learning_rate=1e-3), unroll_length=32, batch_size=64, network=_SEPARATE
+)
+PRESETS = {
+    "small": _SMALL_PPO,
+    # ours: without scaled rewards, CartPole is sometimes learned and lost again
+    "cartpole": _SMALL_PPO._replace(interface=Interface(normalize_rewards=True)),
+    # ours, for MinAtar's five games
+    "minatar": Preset(
+        Config(learning_rate=2.5e-3, epochs=4, minibatches=8),
+        unroll_length=64,
+        batch_size=128,
+    ),
+    # ours, for continuous actions: Pendulum
+    "continuous": Preset(
+        Config(learning_rate=1e-3, discount_factor=0.95, epochs=10, entropy_cost=0.0),
+        unroll_length=128,
+        batch_size=16,
+        network=dataclasses.replace(_SEPARATE, head=heads.Config(init_scale=0.01)),
+        interface=Interface(normalize_rewards=True),
+    ),
+    # Schulman et al. 2017, table 3 (MuJoCo): its 2,048 steps from 16 environments, and the
+    # normalized observations and rewards of its authors' code
+    "mujoco": Preset(
+        Config(
+            epochs=10,
+            minibatches=32,
+            shuffle="transitions",
+            entropy_cost=0.0,
+            normalize_advantages="minibatch",
+            decay_learning_rate=False,
+        ),
+        unroll_length=128,
+        batch_size=16,
+        network=dataclasses.replace(_SEPARATE, head=heads.Config(init_scale=1e-4)),
+        interface=Interface(normalize_observations=True, normalize_rewards=True),
+        threads_per_core=1,
+        max_lag=0,  # ten epochs move the policy far
+    ),
+    # the same, table 5 (Atari); its squared error is not halved, hence value_cost. Initial
+    # weights and a constant clip as in its authors' second version of the code (baselines'
+    # ppo2)
+    "atari": Preset(
+        Config(
+            epochs=3,
+            learning_rate=2.5e-4,
+            clip=0.1,
+            value_cost=2.0,
+            shuffle="transitions",
+            reward_clipping="abs_one",
+            normalize_advantages="minibatch",
+        ),
+        unroll_length=128,
+        batch_size=8,
+        network=networks.Config(init="orthogonal", head=heads.Config(init_scale=1e-4)),
+    ),
+}
+
+METRICS = {
+    "clipped": ("share", "share of actions whose rho is outside the clipping range"),
+}

@@ -10,7 +10,6 @@ With `minibatches=1`, N cores compute what one core computes, up to rounding.
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import dm_env
@@ -20,9 +19,18 @@ import optax
 from dm_env import specs
 
 from podracer import networks
-from podracer.agent import ActorOutput, Agent, LearnerState, PyTree, with_last
+from podracer.agent import (
+    ActorOutput,
+    Agent,
+    LearnerState,
+    PyTree,
+    Trajectory,
+    with_last,
+)
+from podracer.agents.algorithm import Preset
 from podracer.errors import check_ranges
 from podracer.learning import losses, minibatches, optimizers
+from podracer.learning.gradients import Loss
 from podracer.networks import heads, torsos
 from podracer.parallel import AVERAGE, Average
 
@@ -105,7 +113,6 @@ def make_agent(
     optimizer = optax.chain(
         optax.clip_by_global_norm(config.max_gradient_norm), optax.scale_by_radam()
     )
-    loss = make_loss(network)
     minibatches.check_network(network, config)
 
     def initial_learner_state(key):
@@ -126,28 +133,16 @@ def make_agent(
         memory, values = network.step(params.network, memory, timestep)
         return memory, ActorOutput(jnp.argmax(values, -1), jnp.max(values, -1))
 
-    def make_batch(params, trajectory):
-        timesteps, (action, largest), memory = trajectory
-        reward = losses.clip_reward(timesteps.reward, config.reward_clipping)
-        between = losses.transitions(
-            timesteps._replace(reward=reward), config.discount_factor
-        )
-        last = jnp.max(
-            networks.last_predictions(network, params, memory, timesteps), -1
-        )
-        after = with_last(largest, last)[1:]
-        target = losses.lambda_returns(after, between, config.trace_decay)
-        seen = jax.tree.map(lambda x: x[:-1], timesteps)
-        return Batch(seen, action, target, between.mask)
-
     def learner_step(key, learner_state, trajectory):
         shared = learner_state.shared
-        batch = make_batch(shared.params, trajectory)
+        batch = make_batch(config, network, shared.params, trajectory)
         steps = batch.mask.size * average.cores
         learning_rate = optimizers.learning_rate(config, shared.updates, steps)
 
         (params, opt_state), metrics = minibatches.learn(
-            minibatches.gradient_step(loss, optimizer, learning_rate, average),
+            minibatches.gradient_step(
+                make_loss(network), optimizer, learning_rate, average
+            ),
             (shared.params, shared.opt_state),
             batch,
             trajectory.actor_state,
@@ -169,19 +164,32 @@ def make_agent(
     )
 
 
-def make_loss(network: networks.Network) -> Callable:
-    """(params, Batch, memory [B, ...]) -> (loss, its terms), summed over the batch."""
+def make_batch(
+    config: Config, network: networks.Network, params: PyTree, trajectory: Trajectory
+) -> Batch:
+    """The Q(lambda) returns of a trajectory, by the values that it was acted with."""
+    timesteps, (action, largest), memory = trajectory
+    reward = losses.clip_reward(timesteps.reward, config.reward_clipping)
+    transitions = losses.make_transitions(
+        timesteps._replace(reward=reward), config.discount_factor
+    )
+    last = jnp.max(networks.last_predictions(network, params, memory, timesteps), -1)
+    after = with_last(largest, last)[1:]
+    target = losses.lambda_returns(after, transitions, config.trace_decay)
+    seen = jax.tree.map(lambda x: x[:-1], timesteps)
+    return Batch(seen, action, target, transitions.mask)
+
+
+def make_loss(network: networks.Network) -> Loss:
+    """(params, Batch [T, B], memory [B, ...]) -> Terms [T, B]."""
 
     def loss(params, batch, memory):
         values = network.unroll(params, memory, batch.timesteps)
         # A sum over a mask: the gradient of an index is a scatter, which is slow.
         taken = jax.nn.one_hot(batch.action, values.shape[-1], dtype=bool)
         value = jnp.sum(jnp.where(taken, values, 0.0), -1)
-        total = jnp.sum(batch.mask * 0.5 * jnp.square(value - batch.target))
-        return total, {
-            "loss/total": total,
-            "value": losses.sum_of_taken(value, batch.mask),
-        }
+        error = batch.mask * 0.5 * jnp.square(value - batch.target)
+        return losses.Terms(error, {}, batch.mask, {"value": value})
 
     return loss
 
@@ -220,3 +228,53 @@ def make_network(
         return torsos.dense(actions, "value_head")(features)
 
     return networks.with_heads(observation_spec, config, value_head)
+
+
+# Gallici et al. 2024: the configurations of its authors' code for CartPole, MinAtar and
+# Atari. Their rewards of CartPole are scaled by 0.1.
+PRESETS = {
+    "small": Preset(
+        Config(learning_rate=1e-3, trace_decay=0.95, decay_learning_rate=True),
+        unroll_length=32,
+        batch_size=64,
+    ),
+    "cartpole": Preset(
+        Config(
+            learning_rate=1e-4,
+            decay_learning_rate=True,
+            trace_decay=0.95,
+            epsilon=0.2,
+            exploration_share=0.2,
+            epochs=4,
+            minibatches=16,
+            shuffle="transitions",
+        ),
+        unroll_length=64,
+        batch_size=32,
+        network=NetworkConfig(hidden_sizes=(256, 256)),
+    ),
+    "minatar": Preset(
+        Config(
+            learning_rate=5e-4,
+            decay_learning_rate=True,
+            epochs=2,
+            minibatches=32,
+            shuffle="transitions",
+        ),
+        unroll_length=32,
+        batch_size=128,
+    ),
+    "atari": Preset(
+        Config(
+            epsilon=0.001,
+            epochs=2,
+            minibatches=32,
+            shuffle="transitions",
+            reward_clipping="abs_one",
+        ),
+        unroll_length=32,
+        batch_size=128,
+    ),
+}
+
+METRICS = {"epsilon": ("", "probability of a random action")}

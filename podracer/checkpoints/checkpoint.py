@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from podracer import parallel
-from podracer.checkpoints import checksums, found, reading, retention, saved_tree
+from podracer.checkpoints import checksums, finding, reading, retention
 from podracer.checkpoints.quiet import drop_late_callbacks, quiet
 from podracer.errors import UserError, check_at_least_one, check_range
 from podracer.parallel import hosts
@@ -56,37 +56,34 @@ class Checkpoints:
         from orbax import checkpoint as orbax  # slow to import
 
         self._orbax, self.folder, self._config = orbax, Path(folder), config
-        self.restored = 0  # updates of the checkpoint that was read
+        self.restored_updates = 0  # updates of the checkpoint that was read
         self._saving = 0  # updates of the one being written
         self._saved_time, self._saved_steps = time.monotonic(), 0
-        self._open = contextlib.ExitStack()
+        self._stack = contextlib.ExitStack()
         self._manager = None  # until the first save
 
-    def _writer(self) -> Any:
+    def _open_manager(self) -> Any:
         """Orbax's manager, which writes checkpoints and removes old ones."""
-        if self._manager is None:
-            orbax = self._orbax
-            self._open.enter_context(quiet())
-            drop_late_callbacks()
-            self.folder.mkdir(exist_ok=True)
-            self._manager = orbax.CheckpointManager(
-                self.folder.absolute(),
-                item_handlers={ITEM: orbax.StandardCheckpointHandler()},
-                options=orbax.CheckpointManagerOptions(
-                    create=False,
-                    cleanup_tmp_directories=True,  # of a process that was killed
-                    lightweight_initialize=True,  # reads nothing, so damage stops nothing
-                    preservation_policy=retention.Retention(
-                        self.folder, self._config.keep
-                    ),
-                    best_fn=retention.best_by,  # or metrics would not be on the disk
-                    async_options=orbax.AsyncOptions(
-                        timeout_secs=FINISH_SECONDS,
-                        post_finalization_callback=self._seal,
-                    ),
-                ),
-            )
-        return self._manager
+        orbax = self._orbax
+        self._stack.enter_context(quiet())
+        drop_late_callbacks()
+        self.folder.mkdir(exist_ok=True)
+        options = orbax.CheckpointManagerOptions(
+            create=False,
+            cleanup_tmp_directories=True,  # of a process that was killed
+            lightweight_initialize=True,  # reads nothing, so damage stops nothing
+            preservation_policy=retention.Retention(self.folder, self._config.keep),
+            best_fn=retention.best_by,  # or metrics would not be on the disk
+            async_options=orbax.AsyncOptions(
+                timeout_secs=FINISH_SECONDS,
+                post_finalization_callback=self._seal,
+            ),
+        )
+        return orbax.CheckpointManager(
+            self.folder.absolute(),
+            item_handlers={ITEM: orbax.StandardCheckpointHandler()},
+            options=options,
+        )
 
     def is_due(self, metrics: Metrics | None) -> bool:
         """Whether the minutes or the steps between two checkpoints have passed.
@@ -116,16 +113,15 @@ class Checkpoints:
         updates = int(parallel.on_host(state.updates))
         self._saving = self._saving or updates  # an error names a checkpoint
         with self._writing():
-            manager = self._writer()
-            manager.wait_until_finished()
-            if updates not in manager.all_steps():
+            self._manager = self._manager or self._open_manager()
+            self._manager.wait_until_finished()
+            if updates not in self._manager.all_steps():
                 self._saving = updates
-                manager.save(
+                item = args.StandardSave(reading.without_empty(state))
+                self._manager.save(
                     updates,
                     metrics={retention.RETURN: _number(metrics.get(retention.RETURN))},
-                    args=args.Composite(
-                        **{ITEM: args.StandardSave(saved_tree.full(state))}
-                    ),
+                    args=args.Composite(**{ITEM: item}),
                 )
         self._saved_time = time.monotonic()
         self._saved_steps = metrics.get("steps", self._saved_steps)
@@ -138,16 +134,12 @@ class Checkpoints:
         if self._manager is None:
             return
         try:
-            with self._open, self._writing():
+            with self._stack, self._writing():
                 self._manager.wait_until_finished()
                 self._manager.close()
         except UserError:
             if error is None:  # else the first error is the one to report
                 raise
-
-    def good(self) -> Iterator[int]:
-        """The updates of whole checkpoints, newest first."""
-        return (n for n, problem in found.problems(self.folder) if problem is None)
 
     def restore(self, state: Any, layout: Any) -> Any:
         """The newest whole checkpoint, placed on the cores as `state` is.
@@ -164,13 +156,19 @@ class Checkpoints:
           UserError: there is none, it belongs to another agent, network or environment,
             or its folder was renamed.
         """
-        newest, damaged = hosts.lead(lambda: found.to_resume(self.folder))
+        newest, damaged = hosts.lead(lambda: finding.choose_to_resume(self.folder))
         if newest is None:
-            raise found.none_whole(self.folder, damaged, "start the run again")
-        self.restored = newest
-        after = reading.whole(self._path(newest) / ITEM, state, layout)
-        self._check_name(newest, int(parallel.on_host(after.updates)))
-        return after
+            raise finding.no_whole_error(self.folder, damaged, "start the run again")
+        self.restored_updates = newest
+        path = self._path(newest)
+        restored_state = reading.read_state(path / ITEM, state, layout)
+        updates = int(parallel.on_host(restored_state.updates))
+        if updates != newest:  # metrics are cut there
+            raise UserError(
+                f"{path}: holds the state after {updates} updates, not {newest}: name the "
+                f"folder {updates}, or move it away"
+            )
+        return restored_state
 
     def restore_shared(self, shared: Any, updates: int | None = None) -> Any:
         """Only the learner's SHARED half, on one core: what acting needs.
@@ -185,24 +183,16 @@ class Checkpoints:
             run removed it meanwhile, several times where it is to be the newest.
         """
         drop_late_callbacks()
-        for _ in range(found.ATTEMPTS if updates is None else 1):
-            self.restored = found.to_read(self.folder, updates)
-            path = self._path(self.restored)
+        for _ in range(finding.ATTEMPTS if updates is None else 1):
+            self.restored_updates = finding.choose_to_read(self.folder, updates)
+            path = self._path(self.restored_updates)
             try:
-                return reading.shared_half(path / ITEM, shared)
+                return reading.read_shared(path / ITEM, shared)
             except Exception as error:  # Orbax raises a plain one, too
-                if checksums.problem(path) is None:
+                if checksums.find_problem(path) is None:
                     raise
-                failed = error
-        raise found.removed(path) from failed
-
-    def _check_name(self, name: int, updates: int) -> None:
-        """Raises UserError unless the name is right: metrics are cut there."""
-        if name != updates:
-            raise UserError(
-                f"{self._path(name)}: holds the state after {updates} updates, not "
-                f"{name}: name the folder {updates}, or move it away"
-            )
+                cause = error
+        raise finding.removal_error(path) from cause
 
     def _seal(self) -> None:
         """Writes the checksums into the folder that Orbax is about to rename."""
@@ -220,11 +210,13 @@ class Checkpoints:
         try:
             yield
         except (OSError, RuntimeError, ValueError) as error:
-            newest = next((n for n in self.good() if n != self._saving), None)
-            earlier = f"--resume continues from checkpoint {newest}"
+            whole = finding.find_whole(self.folder)
+            earlier = next((n for n in whole if n != self._saving), None)
+            way_out = "there is no earlier checkpoint"
+            if earlier is not None:
+                way_out = f"--resume continues from checkpoint {earlier}"
             raise UserError(
-                f"{self._path(self._saving)}: cannot write: {_reason(error)}; "
-                f"{'there is no earlier checkpoint' if newest is None else earlier}"
+                f"{self._path(self._saving)}: cannot write: {_reason(error)}; {way_out}"
             ) from error
 
 

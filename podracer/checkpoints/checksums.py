@@ -15,36 +15,36 @@ METADATA = "_CHECKPOINT_METADATA"
 
 def write(folder: Path) -> None:
     """Adds the file of checksums."""
-    (folder / FILE).write_text(json.dumps(_of(folder)))
+    (folder / FILE).write_text(json.dumps(_sums(folder)))
 
 
-def problem(folder: Path) -> str | None:
+def find_problem(folder: Path) -> str | None:
     """What is wrong with a checkpoint, as `damaged (FILE has changed)`; None if whole."""
     try:
-        wanted = json.loads((folder / FILE).read_text())
-        found = _of(folder)
+        expected = json.loads((folder / FILE).read_text())
+        actual = _sums(folder)
     except OSError as error:
         return f"damaged ({Path(error.filename or FILE).name}: {error.strerror})"
     except (ValueError, RecursionError):
         return f"damaged ({FILE} is no JSON)"
-    if not isinstance(wanted, dict):
+    if not isinstance(expected, dict):
         return f"damaged ({FILE} holds no checksums)"
-    wanted.pop(METADATA, None)  # in those of earlier versions
-    for name in sorted(wanted.keys() | found.keys()):
-        if name not in found:
+    expected.pop(METADATA, None)  # in those of earlier versions
+    for name in sorted(expected.keys() | actual.keys()):
+        if name not in actual:
             return f"damaged ({name} is missing)"
-        if found[name] != wanted.get(name):
+        if actual[name] != expected.get(name):
             return f"damaged ({name} has changed)"
     return None
 
 
-def _of(folder: Path) -> dict[str, Any]:
+def _sums(folder: Path) -> dict[str, Any]:
     """[size, CRC-32] of each file of a checkpoint, by its path in the folder."""
     files = (path for path in sorted(folder.glob("*/**/*")) if path.is_file())
-    return {str(path.relative_to(folder)): _of_file(path) for path in files}
+    return {str(path.relative_to(folder)): _sum(path) for path in files}
 
 
-def _of_file(path: Path) -> list[int]:
+def _sum(path: Path) -> list[int]:
     size = crc = 0
     with open(path, "rb") as file:
         while chunk := file.read(CHUNK):

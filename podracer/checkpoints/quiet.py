@@ -31,7 +31,9 @@ def drop_late_callbacks() -> None:
     """Drops the tracebacks that come after a save or a read has failed.
 
     Orbax leaves the other arrays to TensorStore's threads, and its own coroutines to the
-    garbage collector, until the process ends: nobody can wait for them.
+    garbage collector, until the process ends: nobody can wait for them, and Python prints
+    what they raise. So its hook for that is replaced, once and for the whole process; it
+    still gets everything else.
     """
     hook = sys.unraisablehook
 

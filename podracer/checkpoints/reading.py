@@ -1,4 +1,7 @@
-"""Reads the arrays of a checkpoint whose checksums have been verified."""
+"""Reads the arrays of a checkpoint whose checksums have been verified.
+
+Orbax refuses an empty array, so that a scalar stands for each in a checkpoint.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -8,40 +11,44 @@ import jax.numpy as jnp
 import numpy as np
 
 from podracer import parallel
-from podracer.checkpoints import saved_tree
 from podracer.checkpoints.quiet import quiet
 from podracer.errors import UserError
 from podracer.parallel import hosts
 
 
-def whole(item: Path, state: Any, layout: Any) -> Any:
+def without_empty(state: Any) -> Any:
+    """The state as a checkpoint has it, with a scalar in place of each empty array."""
+    return jax.tree.map(lambda x: x if x.size else np.float32(0), state)
+
+
+def read_state(item: Path, state: Any, layout: Any) -> Any:
     """The arrays in the folder `item`, placed as those of `state`, a NamedTuple.
 
     See `Checkpoints.restore` for what is taken from `state` instead. Raises UserError
     for a checkpoint of another agent, network or environment.
     """
-    saved = _metadata(item)
+    saved = _read_metadata(item)
     words, fresh = layout._asdict(), state._asdict()
     own = {
         name: x
         for name, x in fresh.items()
         if words[name] == parallel.OPTIONAL
-        and (name not in saved or saved_tree.names(saved[name]) != saved_tree.names(x))
+        and (name not in saved or _leaf_names(saved[name]) != _leaf_names(x))
     }
-    asked = {name: x for name, x in fresh.items() if name not in own}
+    wanted = {name: x for name, x in fresh.items() if name not in own}
 
     def target(path: tuple, word: str, part: Any) -> Any:
         return jax.tree_util.tree_map_with_path(
-            lambda inner, x: saved_tree.target(saved, path + inner, x, word), part
+            lambda inner, x: _target(saved, path + inner, x, word), part
         )
 
     targets = jax.tree_util.tree_map_with_path(
-        target, {name: words[name] for name in asked}, asked
+        target, {name: words[name] for name in wanted}, wanted
     )
     unused = {name: saved[name] for name in own if name in saved}
     targets |= jax.tree.map(lambda x: np.empty(x.shape, x.dtype), unused)
     try:
-        read = _restored(item, targets)
+        read = _read(item, targets)
     except ValueError as error:  # it holds more than it is asked for
         raise UserError(
             f"{item.parent}: of another agent, network or environment "
@@ -64,14 +71,14 @@ def _say_what_starts_empty(item: Path, read: Any, state: Any) -> None:
         )
 
 
-def shared_half(item: Path, shared: Any) -> Any:
+def read_shared(item: Path, shared: Any) -> Any:
     """The learner's SHARED half in the folder `item`, on one core."""
     from orbax import checkpoint as orbax
 
     place = tuple(map(jax.tree_util.GetAttrKey, ("learner", "shared")))
-    saved = _metadata(item)
+    saved = _read_metadata(item)
     targets = jax.tree_util.tree_map_with_path(
-        lambda path, x: saved_tree.target(saved, place + path, x, parallel.SHARED),
+        lambda path, x: _target(saved, place + path, x, parallel.SHARED),
         shared,
     )
     wanted = {"learner": {"shared": targets}}
@@ -89,7 +96,7 @@ def shared_half(item: Path, shared: Any) -> Any:
     )
 
 
-def _metadata(item: Path) -> Any:
+def _read_metadata(item: Path) -> Any:
     """The saved tree, with the shape of each array."""
     from orbax import checkpoint as orbax
 
@@ -97,8 +104,41 @@ def _metadata(item: Path) -> Any:
         return reader.metadata(item.absolute()).item_metadata
 
 
-def _restored(item: Path, targets: Any) -> Any:
+def _read(item: Path, targets: Any) -> Any:
     from orbax import checkpoint as orbax
 
     with quiet(), orbax.Checkpointer(orbax.StandardCheckpointHandler()) as reader:
         return reader.restore(item.absolute(), args=orbax.args.StandardRestore(targets))
+
+
+def _leaf_names(tree: Any) -> set[str]:
+    """Names of the leaves; the same for a tree and for its metadata in a checkpoint."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {
+        jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves
+    }
+
+
+def _target(saved: Any, path: tuple, x: jax.Array, word: str) -> jax.ShapeDtypeStruct:
+    """How to restore a leaf: like `x`, but REPLACEABLE leaves in their saved shape."""
+    name = jax.tree_util.keystr(path, simple=True, separator=".")
+    for entry in path:
+        key = getattr(entry, "name", getattr(entry, "key", getattr(entry, "idx", None)))
+        try:
+            saved = saved[key if isinstance(saved, dict | list | tuple) else str(key)]
+        except (KeyError, IndexError, TypeError):
+            raise UserError(
+                f"the checkpoint has no {name}: it is of another agent, network or version "
+                "of podracer"
+            ) from None
+    if x.size == 0:
+        return parallel.like(jnp.float32(0), ())  # see `without_empty`
+    shape = saved.shape
+    if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+        shape = shape[: x.ndim]
+    if shape != x.shape and word not in parallel.REPLACEABLE:
+        raise UserError(
+            f"{name} is {shape} in the checkpoint and {x.shape} here: it is of another "
+            "network, batch_size or environment"
+        )
+    return parallel.like(x, shape)

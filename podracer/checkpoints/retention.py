@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +26,10 @@ class Retention:
         self, checkpoints: Sequence[Any], *, context: Any
     ) -> list[bool]:
         """Orbax's question, of all checkpoints; `context` plays no part."""
-        numbers = [x.step for x in checkpoints]
-        kept = {*sorted(numbers)[-self._keep :], *self._best(checkpoints)}
-        return [n in kept for n in numbers]
-
-    def _best(self, checkpoints: Sequence[Any]) -> Iterator[int]:
         returns = {x.step: self._return(x) for x in checkpoints}
-        if returns:
-            yield max(returns, key=lambda step: (returns[step], step))
+        best = sorted(returns, key=lambda step: (returns[step], step))[-1:]
+        newest = sorted(returns)[-self._keep :]
+        return [x.step in (*best, *newest) for x in checkpoints]
 
     def _return(self, checkpoint: Any) -> float:
         if checkpoint.metrics is not None:  # saved by this process

@@ -1,7 +1,7 @@
 """The command line of frozen dataclasses: a configuration, or one line on what is wrong.
 
 flags.py: flags to a dataclass; values.py: a dataclass to JSON and back; ends.py: exit codes
-and signals; programs.py: what was compiled is kept.
+and signals; programs.py: the cache of compiled programs.
 """
 
 from podracer.command.ends import dispatch, exits, stopping
@@ -9,25 +9,26 @@ from podracer.command.flags import (
     Choice,
     Flat,
     check_not_empty,
-    choice,
     choose,
+    make_choice,
     parse,
     read,
 )
 from podracer.command.programs import keep_programs
-from podracer.command.values import changes, filled
+from podracer.command.values import PINNED, changes, filled
 
 __all__ = [
+    "PINNED",
     "Choice",
     "Flat",
     "changes",
     "check_not_empty",
-    "choice",
     "choose",
     "dispatch",
     "exits",
     "filled",
     "keep_programs",
+    "make_choice",
     "parse",
     "read",
     "stopping",

@@ -134,10 +134,19 @@ def _ending_threads() -> Iterator[None]:
         sys.excepthook(*sys.exc_info())
         code = 1
     if _hangs():
-        atexit._run_exitfuncs()
+        run_exit_handlers()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def run_exit_handlers() -> None:
+    """Runs what was registered with `atexit`, in a process that ends by `os._exit`.
+
+    They are JAX's, our watchdog's and those of users' libraries, so no list of ours has them
+    all. Python has no public name for it.
+    """
+    atexit._run_exitfuncs()
 
 
 def _hangs() -> bool:

@@ -54,7 +54,7 @@ def read(
     for flag in switches:
         parser.add_argument(f"--{flag}", dest=flag, action="store_true")
     try:
-        found = vars(parser.parse_known_args(argv)[0])
+        values = vars(parser.parse_known_args(argv)[0])
     except argparse.ArgumentError as error:
         flag = (error.argument_name or "").lstrip("-")
         if flag in flags:
@@ -62,10 +62,10 @@ def read(
             raise UserError(f"--{flag}: a name is missing{known}") from None
         raise UserError(f"--{flag}: takes no value (see --help)") from None
     # argparse drops the value of --flag=--
-    return {flag: "--" if value == [] else value for flag, value in found.items()}
+    return {flag: "--" if value == [] else value for flag, value in values.items()}
 
 
-def choice(flag: str, name: str, known: Iterable[str], help: str = "") -> Choice:
+def make_choice(flag: str, name: str, known: Iterable[str], help: str = "") -> Choice:
     """`--flag NAME` of a list of names. Raises UserError for a name that is not in it."""
     known = tuple(known)
     if known and name not in known:
@@ -76,10 +76,10 @@ def choice(flag: str, name: str, known: Iterable[str], help: str = "") -> Choice
 def choose(
     argv: Sequence[str], flag: str, known: Iterable[str], default: str, help: str = ""
 ) -> Choice:
-    """`read` and `choice` for a command with only one such flag."""
+    """`read` and `make_choice` for a command with only one such flag."""
     known = tuple(known)
     name = read(argv, {flag: known})[flag]
-    return choice(flag, default if name is None else name, known, help)
+    return make_choice(flag, default if name is None else name, known, help)
 
 
 def check_not_empty(argv: Sequence[str]) -> None:

@@ -13,13 +13,17 @@ from podracer.errors import UserError, nearest
 
 Config = TypeVar("Config")
 PLAIN = str, int, float, bool  # JSON has them as they are
+# Annotates a field that may differ: the one beside it has the checksum of what it names.
+PINNED = "pinned by a checksum"
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def changes(before: Any, after: Any, prefix: str = "") -> Iterator[str]:
-    """`field: 1 -> 2` for each field in which two configurations differ."""
+    """`field: 1 -> 2` for each field in which two configurations differ, but `PINNED` ones."""
     for field in dataclasses.fields(before):
         old, new = getattr(before, field.name), getattr(after, field.name)
+        if PINNED in typing.get_args(field.type):
+            continue
         if dataclasses.is_dataclass(old):
             yield from changes(old, new, f"{prefix}{field.name}.")
         elif _differ(old, new):
@@ -36,13 +40,11 @@ def _differ(old: Any, new: Any) -> bool:
 def filled(default: Config, values: Mapping[str, Any], where: str = "") -> Config:
     """`default`, a dataclass, with the values that JSON or YAML has for it.
 
-    A configuration whose fields changed their meaning says so in `upgraded(values)`.
     Raises UserError for a field that it does not have, and for a value of another type.
     """
     if not isinstance(values, Mapping):
         name = where.rstrip(".") or "the configuration"
         raise UserError(f"{name} is {values!r}; it must be an object of fields")
-    values = getattr(default, "upgraded", dict)(values)
     fields = {
         field.name: getattr(default, field.name)
         for field in dataclasses.fields(default)
@@ -53,14 +55,14 @@ def filled(default: Config, values: Mapping[str, Any], where: str = "") -> Confi
             f"have written it){nearest(unknown[0], fields)}"
         )
     hints = typing.get_type_hints(type(default), include_extras=False)
-    given = {
+    replaced = {
         name: filled(fields[name], value, f"{where}{name}.")
         if dataclasses.is_dataclass(fields[name])
         else _checked(f"{where}{name}", value, hints[name], fields[name])
         for name, value in values.items()
     }
     try:
-        return dataclasses.replace(default, **given)
+        return dataclasses.replace(default, **replaced)
     except ValueError as error:  # from a dataclass that checks its own values
         raise UserError(f"{where}{error}") from error
 

@@ -32,8 +32,8 @@ class Commands(NamedTuple):
 def commands(program: Sequence[str]) -> Commands:
     """Those of `anakin|sebulba train ... --run FOLDER`. Raises UserError for others."""
     names = dict.fromkeys(("run", "agent", "env", "network"), ())
-    given = command.read(program, names, switches=("trust",))
-    folder = given["run"]
+    flags = command.read(program, names, switches=("trust",))
+    folder = flags["run"]
     if not folder or "train" not in program:
         raise UserError(
             f"--restarts resumes a run, but {shlex.join(program)} names none: use "
@@ -45,15 +45,15 @@ def commands(program: Sequence[str]) -> Commands:
             f"{folder} yourself and leave --overwrite out"
         )
     train = program[: program.index("train") + 1]  # the folder has the rest
-    resume = *train, "--resume", folder, *_code(given)
+    resume = *train, "--resume", folder, *_code(flags)
     return Commands(Path(folder), resume, (*program, "--overwrite"), (*program,))
 
 
-def _code(given: Mapping[str, Any]) -> list[str]:
+def _code(named: Mapping[str, Any]) -> list[str]:
     """The flags that name a user's own code: a run folder alone must not import it."""
-    names = ["agent", "network"] + ["env"] * (":" in (given["env"] or ""))
-    flags = [x for name in names if given[name] for x in (f"--{name}", given[name])]
-    return [*flags, *["--trust"] * given["trust"]]
+    names = ["agent", "network"] + ["env"] * (":" in (named["env"] or ""))
+    flags = [x for name in names if named[name] for x in (f"--{name}", named[name])]
+    return [*flags, *["--trust"] * named["trust"]]
 
 
 def following(program: Sequence[str]) -> tuple[Sequence[str], str]:
@@ -62,7 +62,7 @@ def following(program: Sequence[str]) -> tuple[Sequence[str], str]:
     if _holds_anothers(run):
         return run.first, f"{run.folder} holds the run of another command"
     for path in run.folder.glob(f"{run_folder.CHECKPOINTS}/*"):
-        if path.name.isdigit() and not checksums.problem(path):
+        if path.name.isdigit() and not checksums.find_problem(path):
             return run.resume, f"{run.folder} holds a checkpoint"
     return run.anew, f"{run.folder} holds no whole checkpoint yet"
 

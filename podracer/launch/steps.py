@@ -127,14 +127,14 @@ def _wait(step: Step) -> int:
     """Polls a step and prints its output whenever that changes."""
     end, before = time.monotonic() + step.seconds, None
     while time.monotonic() < end:
-        said = _call(step.argv, LOOK_SECONDS, stdout=subprocess.PIPE)[1].strip()
-        if said != before:
-            _say(f"{step.name}: {said}")
-        if said == step.until:
+        output = _call(step.argv, LOOK_SECONDS, stdout=subprocess.PIPE)[1].strip()
+        if output != before:
+            _say(f"{step.name}: {output}")
+        if output == step.until:
             return 0
-        if said in step.unless:
+        if output in step.unless:
             return 1
-        before = said
+        before = output
         time.sleep(POLL_SECONDS)
     return TIMED_OUT
 
@@ -158,7 +158,7 @@ def _call(
     )
     with process:
         try:
-            said = process.communicate(input, timeout=seconds)[0] or ""
+            output = process.communicate(input, timeout=seconds)[0] or ""
         except subprocess.TimeoutExpired:
             return TIMED_OUT, ""
         finally:
@@ -167,7 +167,7 @@ def _call(
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)  # its children
     code = process.returncode
-    return (code if code >= 0 else 128 - code), said
+    return (code if code >= 0 else 128 - code), output
 
 
 def end(processes: Sequence[subprocess.Popen]) -> None:

@@ -1,74 +1,69 @@
-"""Gradient accumulation: the gradient of a mean over sequences, on a CPU part by part.
-
-On a CPU, activations that leave its cache cost more than the arithmetic. A part small
-enough to stay in the cache needs none of them stored or recomputed.
-"""
+"""Gradients of losses that are sums over sequences."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from podracer import kernels
 from podracer.agent import Metrics, PyTree
-from podracer.networks import sequences_at_once
+from podracer.learning import losses
 from podracer.parallel import Average
+
+# (params, rows [T, N, ...], memory [N, ...] before row 0) -> Terms [T, N]
+Loss = Callable[[PyTree, Any, Any], losses.Terms]
 
 
 def mean_gradient(
-    loss: Callable[[PyTree, Any, Any], tuple[jax.Array, Metrics]],
+    loss: Loss,
     params: PyTree,
     rows: Any,
     memory: PyTree,
     count: int,
     average: Average,
+    weight: jax.Array | None = None,
 ) -> tuple[PyTree, Metrics]:
     """The gradient averaged over all cores, and the metrics of this core.
 
     Args:
-      loss: (params, rows [T, B, ...], memory) -> (sum over the batch, metrics as such sums).
-      params: differentiated by.
-      rows: [B, T, ...]: a sequence is contiguous, so that it is copied in one piece.
-      memory: [B, ...] at row 0.
+      loss, params, rows, memory, weight: as for `gradient_of_sum`.
       count: divisor of the sums.
       average: over the learner cores.
     """
-    sums = gradient_of_sum(loss, params, rows, memory)
+    sums = gradient_of_sum(loss, params, rows, memory, weight)
     gradients, metrics = jax.tree.map(lambda x: x / count, sums)
     gradients = average(gradients)
     return gradients, metrics | {"gradient_norm": optax.tree.norm(gradients)}
 
 
 def gradient_of_sum(
-    loss: Callable, params: PyTree, rows: Any, memory: PyTree
+    loss: Loss,
+    params: PyTree,
+    rows: Any,
+    memory: PyTree,
+    weight: jax.Array | None = None,
 ) -> tuple[PyTree, Metrics]:
-    """The gradient of a sum over the batch, and the metrics as sums."""
+    """The gradient of a sum over the batch, and the metrics as sums.
 
-    @partial(jax.jit, inline=True)  # traced once for both of its uses below
-    def at_once(params, rows, memory):
-        rows = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), rows)
-        return jax.grad(loss, has_aux=True)(params, rows, memory)
+    Args:
+      loss: of a part of the batch; its terms are summed over T and N.
+      params: differentiated by.
+      rows: [N, T, ...], sequences first: see `sequences`.
+      memory: [N, ...] at row 0.
+      weight: [N], how many times a sequence counts; None: once.
+    """
 
-    def by_parts(params, rows, memory):
-        batch_size, length = jax.tree.leaves(rows)[0].shape[:2]
-        sequence = sum(x.nbytes for x in jax.tree.leaves(rows)) // batch_size
-        recurrent = bool(jax.tree.leaves(memory))
-        size = sequences_at_once(length, sequence, batch_size, recurrent)
+    def summed(params, rows, memory):
+        rows, weight = rows  # [T, N, ...], [1, N]
+        weight = None if weight is None else weight[0]
+        return losses.reduced(loss(params, rows, memory), weight)
 
-        def of_part(start):
-            part = jax.tree.map(
-                lambda x: jax.lax.dynamic_slice_in_dim(x, start, size), (rows, memory)
-            )
-            return at_once(params, *part)
+    weight = None if weight is None else weight[:, None]
+    return kernels.grad_of_sum(summed)(params, (rows, weight), memory)
 
-        def add(sums, start):
-            return jax.tree.map(jnp.add, sums, of_part(start)), None
 
-        zeros = optax.tree.zeros_like(jax.eval_shape(of_part, 0))
-        return jax.lax.scan(add, zeros, jnp.arange(0, batch_size, size))[0]
-
-    return jax.lax.platform_dependent(
-        params, rows, memory, cpu=by_parts, default=at_once
-    )
+def sequences(rows: PyTree) -> PyTree:
+    """Rows [T, N, ...] as sequences [N, T, ...]."""
+    return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), rows)

@@ -3,6 +3,7 @@
 `x_tm1` is before, `x_t` after the transition at t.
 """
 
+from types import MappingProxyType
 from typing import NamedTuple
 
 import chex
@@ -10,6 +11,7 @@ import dm_env
 import jax
 import jax.numpy as jnp
 
+from podracer.agent import Metrics
 from podracer.imports import rlax
 from podracer.parallel import Average
 
@@ -22,7 +24,7 @@ class Transitions(NamedTuple):
     mask: jax.Array  # [T, B] 1.0, or 0.0 where the transition is void
 
 
-def transitions(timesteps: dm_env.TimeStep, discount_factor: float) -> Transitions:
+def make_transitions(timesteps: dm_env.TimeStep, discount_factor: float) -> Transitions:
     """The transitions between timesteps [T + 1, B].
 
     A terminated episode ends with discount 0. A truncated one keeps its discount, so it is
@@ -48,7 +50,7 @@ class VTrace(NamedTuple):
 def vtrace(
     v_tm1: jax.Array,
     v_t: jax.Array,
-    between: Transitions,
+    transitions: Transitions,
     rho: jax.Array,
     *,
     clip_rho: float = 1.0,
@@ -60,28 +62,28 @@ def vtrace(
     Args:
       v_tm1: [T, B] values before the transitions.
       v_t: [T, B] values after them.
-      between: the transitions.
+      transitions: between the values.
       rho: [T, B] target over behaviour probability of the action taken.
       clip_rho: upper limit of rho in the temporal differences; sets the fixed point.
       clip_c: upper limit of rho in the traces; sets the speed of contraction.
       clip_pg_rho: upper limit of rho in the policy gradient.
     """
     chex.assert_rank([v_tm1, v_t, rho], 2)
-    chex.assert_equal_shape([v_tm1, v_t, rho, between.reward])
-    v_tm1, v_t, rho = jax.lax.stop_gradient((v_tm1, v_t, rho * between.mask))
+    chex.assert_equal_shape([v_tm1, v_t, rho, transitions.reward])
+    v_tm1, v_t, rho = jax.lax.stop_gradient((v_tm1, v_t, rho * transitions.mask))
     # rlax clips the traces at 1; a lambda for each step moves that limit to clip_c.
     tiny = jnp.finfo(rho.dtype).tiny
     lambda_ = jnp.minimum(clip_c, rho) / jnp.maximum(jnp.minimum(1.0, rho), tiny)
     errors = jax.vmap(rlax.vtrace, in_axes=(1, 1, 1, 1, 1, 1, None), out_axes=1)(
-        v_tm1, v_t, between.reward, between.discount, rho, lambda_, clip_rho
+        v_tm1, v_t, transitions.reward, transitions.discount, rho, lambda_, clip_rho
     )
     target = v_tm1 + errors
     target_t = jnp.concatenate([target[1:], v_t[-1:]])
-    q = between.reward + between.discount * target_t
+    q = transitions.reward + transitions.discount * target_t
     return VTrace(target, jnp.minimum(clip_pg_rho, rho) * (q - v_tm1))
 
 
-def gae(values: jax.Array, between: Transitions, lambda_: float) -> jax.Array:
+def gae(values: jax.Array, transitions: Transitions, lambda_: float) -> jax.Array:
     """Generalized advantages (Schulman et al. 2015, arXiv:1506.02438, eq. 16): [T, B].
 
     The sum of temporal differences stops at the end of the episode: at the last reward
@@ -89,18 +91,21 @@ def gae(values: jax.Array, between: Transitions, lambda_: float) -> jax.Array:
 
     Args:
       values: [T + 1, B] of all timesteps; constants to the gradient.
-      between: the transitions.
+      transitions: between the values.
       lambda_: 0 trusts the values, 1 the rewards.
     """
-    chex.assert_rank([values, between.reward], 2)
-    decay = lambda_ * jnp.roll(between.mask, -1, axis=0)  # the last one has no effect
+    chex.assert_rank([values, transitions.reward], 2)
+    # The last one has no effect.
+    decay = lambda_ * jnp.roll(transitions.mask, -1, axis=0)
     advantage = jax.vmap(
         rlax.truncated_generalized_advantage_estimation, in_axes=1, out_axes=1
-    )(between.reward, between.discount, decay, values)
-    return between.mask * jax.lax.stop_gradient(advantage)
+    )(transitions.reward, transitions.discount, decay, values)
+    return transitions.mask * jax.lax.stop_gradient(advantage)
 
 
-def lambda_returns(v_t: jax.Array, between: Transitions, lambda_: float) -> jax.Array:
+def lambda_returns(
+    v_t: jax.Array, transitions: Transitions, lambda_: float
+) -> jax.Array:
     """Lambda-returns (Sutton & Barto 2018, eq. 12.18), targets of what was before: [T, B].
 
     A truncated episode ends at the value of its last observation. With the largest action
@@ -108,13 +113,16 @@ def lambda_returns(v_t: jax.Array, between: Transitions, lambda_: float) -> jax.
 
     Args:
       v_t: [T, B] values after the transitions; constants to the gradient.
-      between: the transitions.
+      transitions: between the values.
       lambda_: 0 trusts the values, 1 the rewards.
     """
-    chex.assert_equal_shape([v_t, between.reward])
-    decay = lambda_ * jnp.roll(between.mask, -1, axis=0)  # the last one has no effect
+    chex.assert_equal_shape([v_t, transitions.reward])
+    # The last one has no effect.
+    decay = lambda_ * jnp.roll(transitions.mask, -1, axis=0)
     returns = jax.vmap(rlax.lambda_returns, in_axes=1, out_axes=1)
-    return jax.lax.stop_gradient(returns(between.reward, between.discount, v_t, decay))
+    return jax.lax.stop_gradient(
+        returns(transitions.reward, transitions.discount, v_t, decay)
+    )
 
 
 def standardize(x: jax.Array, weight: jax.Array, average: Average) -> jax.Array:
@@ -124,6 +132,36 @@ def standardize(x: jax.Array, weight: jax.Array, average: Average) -> jax.Array:
     x = weight * (x - total / count)
     variance = average.total(jnp.sum(jnp.square(x))) / count
     return x / (jnp.sqrt(variance) + 1e-8)
+
+
+class Terms(NamedTuple):
+    """What a loss gives for each transition, [T, B] each; nothing is summed yet.
+
+    Whole sequences may have one term each, [B].
+    """
+
+    total: jax.Array  # what is minimized, 0.0 where void; reported as loss/total
+    means: Metrics  # reported as means over T x B; a loss masks what is void
+    mask: jax.Array  # 1.0 where an action was taken, 0.0 where void
+    of_actions: Metrics = MappingProxyType({})  # means over the actions that were taken
+
+
+def reduced(terms: Terms, weight: jax.Array | None = None) -> tuple[jax.Array, Metrics]:
+    """(the sum of the loss, the metrics as such sums).
+
+    Args:
+      terms: [T, B].
+      weight: [B], how many times a trajectory counts; None: once.
+    """
+
+    def weighted(x):
+        return x if weight is None else jnp.broadcast_to(weight, x.shape) * x
+
+    means = terms.means | {"loss/total": terms.total}
+    sums = {name: jnp.sum(weighted(x)) for name, x in means.items()}
+    for name, x in terms.of_actions.items():
+        sums[name] = sum_of_taken(x, weighted(terms.mask))
+    return sums["loss/total"], sums
 
 
 def sum_of_taken(term: jax.Array, mask: jax.Array) -> jax.Array:

@@ -7,17 +7,14 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import optax
-from jax.flatten_util import ravel_pytree
 
+from podracer import kernels
 from podracer.agent import Key, Metrics, PyTree
 from podracer.errors import UserError, check_at_least_one
 from podracer.learning import optimizers
-from podracer.learning.gradients import mean_gradient
+from podracer.learning.gradients import mean_gradient, sequences
 from podracer.networks import Network
 from podracer.parallel import Average, fold_each
-
-SORTED = 4096  # fewer sequences than this are put in random order by sorting
-ROUNDS = 8  # of mixing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +46,7 @@ def learn(
     Args:
       step: (state, rows [N, T, ...], memory [N, ...]) -> (state, metrics), for a minibatch
         of N sequences; see `gradient_step`.
-      state: (params, opt_state) before the first step, which sees them `as_vectors`.
+      state: (params, opt_state) before the first step.
       batch: [T, B, ...] of this core.
       memory: [B, ...] before row 0.
       key: of the order, which is this core's own.
@@ -58,11 +55,11 @@ def learn(
 
     Raises UserError, when traced, if a core's sequences do not split into minibatches.
     """
-    batch = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), batch)
+    batch = sequences(batch)
     if config.shuffle == "transitions":
         batch = single(batch)
-    sequences = jax.tree.leaves(batch)[0].shape[0]
-    check_split(sequences, config)
+    count = jax.tree.leaves(batch)[0].shape[0]
+    check_split(count, config)
 
     def rows(index):
         def of(x):  # the order holds each index once
@@ -75,17 +72,14 @@ def learn(
     def minibatch(carry, index):
         state, sums = carry
         state, metrics = step(state, *rows(index))
-        return (state, sums + ravel_pytree(metrics)[0]), None
+        return (state, jax.tree.map(jnp.add, sums, metrics)), None
 
-    state = optimizers.as_vectors(*state)
-    first = jnp.arange(sequences // config.minibatches)
+    first = jnp.arange(count // config.minibatches)
     shapes = jax.eval_shape(lambda: step(state, *rows(first))[1])
-    # As one vector, which an accelerator adds with one kernel.
-    zeros, unravel = ravel_pytree(optax.tree.zeros_like(shapes))
+    zeros = optax.tree.zeros_like(shapes)
 
-    # All epochs' at once: an accelerator sorts several rows as fast as one.
     keys = fold_each(key, jnp.arange(config.epochs))
-    orders = jax.vmap(permutation, in_axes=(0, None))(keys, sequences)
+    orders = jax.vmap(kernels.permutation, in_axes=(0, None))(keys, count)
     orders = orders.reshape(config.epochs, config.minibatches, -1)
 
     def epoch(carry):
@@ -93,43 +87,22 @@ def learn(
         return number + 1, *jax.lax.scan(minibatch, (state, zeros), orders[number])[0]
 
     def means(sums):
-        return unravel(sums / config.minibatches)
+        return jax.tree.map(lambda x: x / config.minibatches, sums)
 
     def goes_on(carry):
         number, _, sums = carry
-        goes_on = number < config.epochs
-        if enough:  # asked of an epoch's metrics, so not before the first
-            goes_on &= (number == 0) | ~enough(means(sums))
-        return goes_on
+        is_left = number < config.epochs
+        if enough:  # of an epoch's metrics, so not before the first
+            is_left &= (number == 0) | ~enough(means(sums))
+        return is_left
 
     epochs, state, sums = jax.lax.while_loop(goes_on, epoch, (0, state, zeros))
-    state = optimizers.as_trees(state)
     return state, means(sums) | {"epochs": epochs.astype(jnp.float32)}
 
 
 def single(rows: PyTree) -> PyTree:
     """The transitions of sequences [N, T, ...] as sequences of length 1, [N x T, 1, ...]."""
     return jax.tree.map(lambda x: x.reshape(-1, 1, *x.shape[2:]), rows)
-
-
-def permutation(key: Key, size: int) -> jax.Array:
-    """0 to size - 1 in random order, int32 [size].
-
-    Sorting tens of thousands of random numbers takes a CPU a third of PPO's time. From
-    `SORTED` on, the order is that of a random bijection of 0 to 2^k - 1, less the numbers that
-    are too large: bijective shuffling (Mitchell et al. 2021, arXiv:2106.06161).
-    """
-    if size < SORTED:
-        return jax.random.permutation(key, size)
-    bits = (size - 1).bit_length()
-    mask = jnp.uint32(2**bits - 1)
-    numbers = jnp.arange(2**bits, dtype=jnp.uint32)
-    for factor, addend in jax.random.bits(key, (ROUNDS, 2), jnp.uint32):
-        # each of these steps is invertible, the first since the factor is odd
-        numbers = (numbers * (factor | 1) + addend) & mask
-        numbers ^= numbers >> (bits // 2)
-    (kept,) = jnp.nonzero(numbers < size, size=size)
-    return numbers[kept].astype(jnp.int32)
 
 
 def gradient_step(
@@ -141,23 +114,19 @@ def gradient_step(
     """A step for `learn` by the mean gradient over all cores; the state is (params, opt_state).
 
     Args:
-      loss: as for `mean_gradient`, of parameters as trees; its rows have a `mask`. Only a
-        network's memory may connect transitions: without one, each is a sequence of
-        length 1, which saves a TPU transpositions.
+      loss: as for `mean_gradient`; its rows have a `mask`. Only a network's memory may
+        connect transitions: without one, each is a sequence of its own.
       optimizer: without the learning rate, see `optimizers.descend`.
       learning_rate: float32 [].
       average: over the learner cores.
     """
-
-    def of_vectors(params, rows, memory):
-        return loss(optimizers.as_trees(params), rows, memory)
 
     def step(state, rows, memory):
         params, opt_state = state
         if not jax.tree.leaves(memory):
             rows = single(rows)
         gradients, metrics = mean_gradient(
-            of_vectors, params, rows, memory, rows.mask.size, average
+            loss, params, rows, memory, rows.mask.size, average
         )
         return optimizers.descend(
             optimizer, gradients, opt_state, params, learning_rate
@@ -176,12 +145,12 @@ def check_network(network: Network, config: Config) -> None:
         )
 
 
-def check_split(sequences: int, config: Config) -> None:
+def check_split(count: int, config: Config) -> None:
     """Raises UserError where minibatches would not be equal."""
-    if sequences % config.minibatches:
+    if count % config.minibatches:
         what = "environments" if config.shuffle == "unrolls" else "transitions"
         raise UserError(
-            f"minibatches is {config.minibatches}, which does not divide the {sequences} "
+            f"minibatches is {config.minibatches}, which does not divide the {count} "
             f"{what} of each core (batch_size over the cores that learn"
             f"{', times unroll_length' if what == 'transitions' else ''}): choose a divisor"
         )

@@ -43,7 +43,7 @@ class Unrolls(NamedTuple):
 
 
 def n_step_returns(
-    between: losses.Transitions, values: jax.Array, steps: int
+    transitions: losses.Transitions, values: jax.Array, steps: int
 ) -> jax.Array:
     """[T + 1, B]: rewards of the next `steps` transitions, then a discounted value.
 
@@ -51,15 +51,15 @@ def n_step_returns(
     value there is bootstrapped.
 
     Args:
-      between: the T transitions.
+      transitions: the T of them.
       values: [T + 1, B] of the search; 0 where an episode has terminated.
       steps: n.
     """
-    chex.assert_rank([values, between.reward], 2)
+    chex.assert_rank([values, transitions.reward], 2)
 
     def one_more(_, returns):
-        longer = between.reward + between.discount * returns[1:]
-        known = jnp.where(between.mask > 0.0, longer, values[:-1])
+        longer = transitions.reward + transitions.discount * returns[1:]
+        known = jnp.where(transitions.mask > 0.0, longer, values[:-1])
         return with_last(known, values[-1])
 
     return jax.lax.fori_loop(0, steps, one_more, values)
@@ -86,18 +86,18 @@ def make_rows(
       discount_factor: the agent's.
       steps: n, of the returns.
     """
-    between = losses.transitions(timesteps, discount_factor)
+    transitions = losses.make_transitions(timesteps, discount_factor)
     last = timesteps.last()
     terminal = last & (timesteps.discount == 0.0)
     value = jnp.where(terminal, 0.0, value)
     nothing = jnp.zeros_like(value[:1])
     return Rows(
-        reward=jnp.concatenate([nothing, between.reward]),
-        value=n_step_returns(between, value, steps),
+        reward=jnp.concatenate([nothing, transitions.reward]),
+        value=n_step_returns(transitions, value, steps),
         policy=policy,
         action=with_last(action, action[-1]),
         other_action=with_last(other_action, other_action[0]),
-        void=jnp.concatenate([nothing, 1.0 - between.mask]) > 0.0,
+        void=jnp.concatenate([nothing, 1.0 - transitions.mask]) > 0.0,
         last=last,
         terminal=terminal,
     )

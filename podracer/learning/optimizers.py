@@ -1,63 +1,12 @@
 """Update rules, the same for every agent."""
 
-import dataclasses
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
-from jax.flatten_util import ravel_pytree
 
 from podracer.agent import PyTree
-
-SMALL = 2**16  # parameters; from there on, a vector makes a CPU slower
-
-
-@partial(
-    jax.tree_util.register_dataclass, data_fields=["numbers"], meta_fields=["unravel"]
-)
-@dataclasses.dataclass(frozen=True)
-class Vector:
-    """A tree as one array: an optimizer takes one kernel for it, not one for each leaf."""
-
-    numbers: jax.Array
-    unravel: Callable[[jax.Array], PyTree]
-
-
-def as_vectors(params: PyTree, opt_state: optax.OptState) -> tuple[Any, Any]:
-    """Both, with a `Vector` for each tree of the parameters' shapes.
-
-    Unchanged where there are `SMALL` parameters or more.
-    """
-    if sum(x.size for x in jax.tree.leaves(params)) >= SMALL:
-        return params, opt_state
-    alike, unravel = _kinds(params), ravel_pytree(params)[1]
-
-    def is_alike(tree):
-        return _kinds(tree) == alike
-
-    return jax.tree.map(
-        lambda x: Vector(ravel_pytree(x)[0], unravel) if is_alike(x) else x,
-        (params, opt_state),
-        is_leaf=is_alike,
-    )
-
-
-def _kinds(tree: PyTree) -> PyTree:
-    return jax.tree.map(lambda x: (jnp.shape(x), jnp.result_type(x)), tree)
-
-
-def as_trees(tree: PyTree) -> PyTree:
-    """A pytree with the trees that `as_vectors` had put into vectors."""
-
-    def is_vector(x):
-        return isinstance(x, Vector)
-
-    return jax.tree.map(
-        lambda x: x.unravel(x.numbers) if is_vector(x) else x, tree, is_leaf=is_vector
-    )
 
 
 def descend(

@@ -6,13 +6,13 @@ memory, padded to one length.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import dm_env
 import jax
 import jax.numpy as jnp
 
+from podracer import kernels
 from podracer.agent import ActorOutput, PyTree, Trajectory
 from podracer.transformations import examples
 
@@ -65,7 +65,7 @@ def append(running: Running, row: Row) -> Running:
     """Adds a row [B, ...]; FIRST begins a new episode."""
     last = jnp.where(row.timestep.first(), 0, running.last + 1)
     newest = (running.newest + 1) % running.rows.timestep.reward.shape[1]
-    return Running(_write(running.rows, row, newest), newest, last)
+    return Running(kernels.write_rows(running.rows, row, newest), newest, last)
 
 
 def initial_memory(row: Row, max_length: int, capacity: int) -> Memory:
@@ -137,41 +137,3 @@ def episodes(memory: Memory) -> Trajectory:
 
 def _empty(row: Row, *shape: int) -> PyTree:
     return jax.tree.map(lambda x: jnp.zeros((*shape, *x.shape), x.dtype), row)
-
-
-@jax.custom_batching.custom_vmap
-def _write(rows: PyTree, row: PyTree, place: jax.Array) -> PyTree:
-    """rows [B, N, ...] with the row [B, ...] of each environment b at `place[b]`.
-
-    A TPU writes to different places one after the other, so environments with the same place
-    are written at once. Environments that always step together have one place.
-    """
-
-    def of_one_place(carry):
-        rows, left = carry
-        at = place[jnp.argmax(left)]
-        now = place == at
-
-        def put(rows, x):
-            old = jax.lax.dynamic_index_in_dim(rows, at, 1, keepdims=False)
-            new = jnp.where(now.reshape(-1, *(1,) * (x.ndim - 1)), x, old)
-            return jax.lax.dynamic_update_index_in_dim(rows, new, at, 1)
-
-        return jax.tree.map(put, rows, row), left & ~now
-
-    carry = rows, jnp.ones(place.shape, bool)
-    return jax.lax.while_loop(lambda carry: carry[1].any(), of_one_place, carry)[0]
-
-
-@_write.def_vmap
-def _write_of_members(size, batched, rows, row, place):
-    """One environment after the other: where members differ, the loop would copy all rows."""
-    del size
-    axes = jax.tree.map(lambda is_batched: 0 if is_batched else None, batched)
-    put = partial(jax.lax.dynamic_update_index_in_dim, axis=0)
-
-    def write(rows, row, place):
-        return jax.tree.map(lambda *x: jax.vmap(put)(*x, place), rows, row)
-
-    written = jax.vmap(write, axes)(rows, row, place)
-    return written, jax.tree.map(lambda _: True, written)

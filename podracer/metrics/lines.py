@@ -67,7 +67,7 @@ def read(
 ) -> Iterator[Row]:
     """The rows of a `metrics.jsonl`, one at a time, without a last line cut short.
 
-    Lines that are no row are skipped; `say` is then given one line about them.
+    Lines that are no row are skipped; `say` then prints one line about them.
     """
     lost = _Lost(path, say, "left out")
     for line in _whole_lines(path):
@@ -92,16 +92,16 @@ def last(path: str | Path) -> Row:
 def cut(path: str | Path, updates: int, say: Callable[[str], None] = print) -> None:
     """Removes the rows after `updates` updates, and lines that cannot be read.
 
-    `say` is given one line about the latter. Raises UserError if it cannot write.
+    `say` prints one line about the latter. Raises UserError if it cannot write.
     """
     path = Path(path)
     lost = _Lost(path, say, "dropped")
-    with atomic(path) as temporary, open(temporary, "wb") as kept:
+    with atomic(path) as temporary, open(temporary, "wb") as file:
         for line in _whole_lines(path) if path.exists() else ():
             row = _row(line, "updates")
             lost.add(row)
             if row is not None and row["updates"] <= updates:
-                kept.write(line)
+                file.write(line)
     lost.report()
 
 

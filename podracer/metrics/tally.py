@@ -1,4 +1,8 @@
-"""Means of metrics, computed on the device, and the first update that is not finite."""
+"""Means of metrics, computed on the device, and the first update that failed.
+
+An update fails where a metric is not finite, or where a learner says so: a metric
+`FAILED + MESSAGE` above 0 stops the run with that message. It is in no row.
+"""
 
 from typing import NamedTuple
 
@@ -11,14 +15,12 @@ from podracer.agent import Metrics
 from podracer.errors import UserError
 from podracer.metrics.vocabulary import OF_RUNS
 
-# The cause of a value that is not finite, where the metric tells it.
+FAILED = "failed/"  # begins the name of a metric that says what failed, and the way out
+
+# The cause of a value that is not finite, where what the environment gives tells it.
 CAUSES = {
     "observation": "the environment gives an observation that is not finite",
     "reward": "the environment gives a reward that is not finite",
-    "max_episode_length": "an episode is longer than the agent's memory: raise "
-    "max_episode_length",
-    "max_return": "a reward or value target is beyond the network's support: raise "
-    "network.max_return",
 }
 
 
@@ -27,9 +29,7 @@ class Tally(NamedTuple):
 
     means: Metrics  # float32, whatever dtypes the agent's metrics have
     count: jax.Array  # uint32 []
-    failures: (
-        Metrics  # uint32 [] the first update, from 1, that was not finite; 0: none
-    )
+    failures: Metrics  # uint32 [] the first update, from 1, that failed; 0: none
 
 
 def initial_state(metrics: Metrics) -> Tally:
@@ -74,15 +74,22 @@ def add(tally: Tally, metrics: Metrics, update: jax.Array) -> Tally:
     metrics, count = as_floats(metrics), tally.count + 1
     share = 1.0 / count.astype(jnp.float32)
 
-    def failure(first, x):
-        return jnp.where((first == 0) & ~jnp.isfinite(x), update, first)
+    def first_failure(name):
+        first, x = tally.failures[name], metrics[name]
+        failed = ~jnp.isfinite(x) | (name.startswith(FAILED) & (x > 0.0))
+        return jnp.where((first == 0) & failed, update, first)
 
     return Tally(
         # A running mean: the rounding errors of a sum would grow with the updates.
         jax.tree.map(lambda mean, x: mean + (x - mean) * share, tally.means, metrics),
         count,
-        jax.tree.map(failure, tally.failures, metrics),
+        {name: first_failure(name) for name in metrics},
     )
+
+
+def reported(means: Metrics) -> Metrics:
+    """Those of a tally's means that belong into a row."""
+    return {name: x for name, x in means.items() if not name.startswith(FAILED)}
 
 
 def stop_if_not_finite(failures: Metrics) -> None:
@@ -96,6 +103,7 @@ def stop_if_not_finite(failures: Metrics) -> None:
         update = min(firsts.values())
         terms = [name for name, first in firsts.items() if first == update]
         known = [CAUSES[name] for name in CAUSES if name in terms]
+        known += [x.removeprefix(FAILED) for x in terms if x.startswith(FAILED)]
         unknown = f"{', '.join(terms)} not finite: try a smaller learning rate"
         raise FloatingPointError(
             f"update {update}: {'; '.join(known) or unknown} (what was recorded before is "

@@ -25,37 +25,13 @@ _OF_AGENTS = {
     # Means over the updates of the row and over the cores. A step from the end
     # of an episode to the next one counts too, with 0; what is said of actions leaves it out.
     "loss/policy": ("", "mean policy loss per step"),
-    "loss/value": (
-        "",
-        "mean of half the squared value error per step; MuZero: cross-entropy",
-    ),
-    "loss/reward": ("nat", "mean cross-entropy of MuZero's predicted rewards per step"),
+    "loss/value": ("", "mean of half the squared value error per step"),
     "loss/entropy": ("nat", "mean negative policy entropy per step"),
     "loss/total": ("", "weighted sum of all losses per step"),
-    "loss/prediction": ("nat", "mean KL divergence of predictions from their target"),
-    "loss/prediction_entropy": ("nat", "mean negative entropy of predictions per step"),
-    "rule/pi_hat_square": ("", "mean square of the update rule's policy target"),
-    "rule/y_hat_square": ("", "mean squared norm of its prediction target"),
-    "loss/y": (
-        "nat",
-        "mean KL divergence of predictions for a state from their target",
-    ),
-    "loss/z": (
-        "nat",
-        "mean KL divergence of predictions for an action from their target",
-    ),
-    "loss/next_policy": ("nat", "mean KL divergence of the policy's own prediction"),
-    "loss/q": ("nat", "mean cross-entropy of action values with their target"),
-    "rule/returns": ("reward", "mean Retrace target of an action value"),
-    "rule/error": ("reward", "mean of that target minus the action value"),
-    "rule/normalized_error": ("", "the same by its running standard deviation"),
     "value": ("reward", "mean predicted value of the actions taken"),
-    "epsilon": ("", "probability of a random action"),
     "entropy": ("nat", "mean entropy of the policy"),
     "rho": ("", "mean ratio of action probabilities, target to behaviour policy"),
     "kl": ("nat", "KL divergence of the target from the behaviour policy"),
-    "kl_penalty": ("", "weight of the KL divergence in the loss"),
-    "clipped": ("share", "share of actions whose rho is outside the clipping range"),
     "epochs": ("", "number of passes over the trajectory before the update ended"),
     "trained": (
         "share",
@@ -66,23 +42,6 @@ _OF_AGENTS = {
         "mean number of batches delivered since a sampled trajectory was",
     ),
     "replay_filled": ("share", "share of replay's capacity in use"),
-    "episodes_waiting": (
-        "episodes",
-        "finished episodes not yet learned from, per core",
-    ),
-    "episodes_dropped": (
-        "episodes",
-        "episodes dropped for lack of space, per trajectory and core",
-    ),
-    "max_episode_length": (
-        "environment steps",
-        "capacity of the agent's episode memory",
-    ),
-    "max_return": (
-        "reward",
-        "largest absolute reward and value target, mean over updates",
-    ),
-    "temperature": ("", "temperature of MuZero's visit counts when acting"),
     "observation_scale": (
         "",
         "mean standard deviation that observations are divided by",
@@ -129,7 +88,7 @@ _OF_TRANSPORT = {  # Sebulba's
     "game_return": ("reward", "mean undiscounted return of these games"),
 }
 
-# The same names in both architectures. A row is one report: of the calls of a compiled
+# The same names in both architectures; an agent's module adds its own, `METRICS`. A row is one report: of the calls of a compiled
 # program (Anakin) or of the learner (Sebulba); null where there is nothing to report.
 VOCABULARY = _OF_EPISODES | _OF_AGENTS | _OF_TRANSPORT
 # What runs measure themselves; the rest is of agents and update rules.
@@ -142,7 +101,6 @@ NEWEST = (
     "compile_seconds",
     "dropped",
     "lost_episodes",
-    "max_episode_length",
 )
 SUM = ("seconds", "episodes", "games", "evaluation_episodes")
 WEIGHT = {  # what the mean over rows is weighted by

@@ -3,7 +3,6 @@
 from podracer.networks.building import (
     actor_critic,
     build,
-    sequences_at_once,
     with_heads,
     with_torso,
 )
@@ -26,7 +25,6 @@ __all__ = [
     "last_predictions",
     "memory_after",
     "of_modules",
-    "sequences_at_once",
     "with_heads",
     "with_torso",
 ]

@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 from dm_env import specs
 
+from podracer import kernels
 from podracer.errors import UserError, check_at_least_one
-from podracer.networks import heads, modules, products, torsos
+from podracer.networks import heads, modules, torsos
 from podracer.networks.building import with_heads
 from podracer.networks.network import Network
 from podracer.networks.policies import Categorical
@@ -83,7 +84,7 @@ def action_model(
         hidden = OneStep(config.model_size, actions, name="model")(features)
 
         def head(name: str, size: int) -> jax.Array:
-            x = products.relu(dense(config.head_size, f"{name}_hidden")(hidden))
+            x = kernels.relu(dense(config.head_size, f"{name}_hidden")(hidden))
             return dense(size, f"{name}_head")(x)
 
         return Predictions(

@@ -11,20 +11,14 @@ import jax
 import jax.numpy as jnp
 from dm_env import specs
 
+from podracer import kernels
 from podracer.agent import Key, PyTree
 from podracer.errors import UserError
 from podracer.networks import heads, torsos
 from podracer.networks.modules import ActorCritic, Config, WithHeads, make_cells
 from podracer.networks.network import Network, of_modules
-from podracer.parallel import largest_divisor
 
 DEFAULT = Config()
-
-# What a CPU processes at once, so that activations stay in its cache:
-CACHE = 2**21  # bytes of observations
-SAMPLES = 512  # number of observations
-# Up to WIDE sequences are slow row by row, and keep activations of LONG times as much.
-WIDE, LONG = 8, 8
 
 
 def actor_critic(
@@ -111,81 +105,8 @@ def build(
     def at_once(params: PyTree, memory: PyTree, timesteps: dm_env.TimeStep):
         return apply(params, memory, timesteps)[1]
 
-    def row_by_row(params: PyTree, memory: PyTree, timesteps: dm_env.TimeStep):
-        def row(memory, timestep):
-            return jax.checkpoint(step)(params, memory, timestep)
-
-        def rows(part):
-            return jax.lax.scan(row, *part)[1]
-
-        return by_parts(rows, memory, timesteps)
-
-    def unroll(params: PyTree, memory: PyTree, timesteps: dm_env.TimeStep):
-        # Where rows are wide, a CPU is two to three times faster row by row: a row's
-        # activations stay in its cache, and are recomputed for the gradient.
-        seen = sum(x.nbytes for x in jax.tree.leaves(timesteps.observation))
-        if keeps_activations(*timesteps.reward.shape, seen):
-            return at_once(params, memory, timesteps)
-        return jax.lax.platform_dependent(
-            params, memory, timesteps, cpu=row_by_row, default=at_once
-        )
-
+    unroll = kernels.unroll(step, at_once)
     return Network(init, initial_memory, step, unroll, observation_spec)
-
-
-def sequences_at_once(
-    length: int, nbytes: int, batch_size: int, recurrent: bool
-) -> int:
-    """How many sequences, of so many rows and bytes each, a CPU learns from at once.
-
-    A divisor of the batch size: few, so that activations stay in the cache, but up to WIDE
-    for a recurrent core, which is slow with few. The next larger one, if its activations are
-    kept, where the batch size has only small ones, as twice a prime number. If these
-    sequences are too long to keep their activations, all: the network then goes row by row,
-    and rows are as wide as the batch.
-    """
-
-    def kept(size: int) -> bool:
-        return keeps_activations(length, size, size * nbytes)
-
-    most = max(1, min(SAMPLES // length, CACHE // nbytes), WIDE * recurrent)
-    size = largest_divisor(batch_size, most)
-    if 4 * size < min(most, batch_size):
-        larger = batch_size // largest_divisor(batch_size, batch_size // most)
-        size = larger if kept(larger) else size
-    return size if kept(size) else batch_size
-
-
-def keeps_activations(length: int, width: int, nbytes: int) -> bool:
-    """Whether a CPU computes `length` rows of `width` observations at once, not row by row.
-
-    `nbytes` are those of all observations. A single row has no rows to go by.
-    """
-    times = LONG if width <= WIDE or length == 1 else 1
-    return length * width <= times * SAMPLES and nbytes <= times * CACHE
-
-
-def by_parts(function: Callable, memory: PyTree, timesteps: dm_env.TimeStep) -> Any:
-    """`function((memory, timesteps))` for one part of the batch after another.
-
-    Parts are as large as CACHE allows for a row of observations.
-    """
-    batch_size = timesteps.reward.shape[1]
-    row = sum(x[0].nbytes for x in jax.tree.leaves(timesteps.observation))
-    parts = batch_size // largest_divisor(batch_size, batch_size * CACHE // row)
-    if parts == 1:
-        return function((memory, timesteps))
-
-    def cut(x, axis):
-        return jnp.stack(jnp.split(x, parts, axis))
-
-    memory = jax.tree.map(lambda x: cut(x, 0), memory)
-    timesteps = jax.tree.map(lambda x: cut(x, 1), timesteps)
-    results = jax.lax.map(function, (memory, timesteps))  # [parts, T, B / parts, ...]
-    return jax.tree.map(
-        lambda x: jnp.moveaxis(x, 0, 1).reshape(x.shape[1], batch_size, *x.shape[3:]),
-        results,
-    )
 
 
 def check_shapes(observation_spec: Any, timesteps: dm_env.TimeStep) -> None:

@@ -23,7 +23,7 @@ from podracer.networks.policies import (
     Policy,
     TanhGaussian,
 )
-from podracer.networks.products import dense
+from podracer.networks.torsos import dense
 
 BOUNDS = "min_deviation", "max_deviation"
 

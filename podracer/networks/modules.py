@@ -10,12 +10,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from podracer import kernels
 from podracer.agent import PyTree
 from podracer.errors import UserError, check_at_least_one
 from podracer.networks import heads, torsos
 from podracer.networks.network import Predictions
-
-TOGETHER = 8  # steps in an iteration of a recurrent core's loop on an accelerator
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,20 +148,9 @@ class Core(nn.Module):
             )
             return cell.apply(params, memory, features)
 
-        def over_time(params, memory, inputs, step=step, together=1):
-            return jax.lax.scan(partial(step, params), memory, inputs, unroll=together)
-
-        # An accelerator's kernels for one small step take longer to launch than to compute.
-        # There several steps share them, and the gradient computes activations again
-        # instead of reading them step by step. A CPU is faster without either.
-        recompute = jax.checkpoint(step, prevent_cse=False)
-        return jax.lax.platform_dependent(
-            self.cell.variables,
-            memory,
-            (features, first),
-            cpu=over_time,
-            default=partial(over_time, step=recompute, together=TOGETHER),
-        )
+        over_time = partial(step, self.cell.variables)
+        inputs = features, first
+        return kernels.scan(over_time, memory, inputs, together=8, recompute=True)
 
 
 def make_torso(config: Config) -> nn.Module:

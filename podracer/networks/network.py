@@ -42,7 +42,7 @@ class Network(NamedTuple):
 def of_modules(*names: str) -> Callable[[PyTree], PyTree]:
     """(params of a flax module) -> a tree of bool: which are of its submodules `names`."""
 
-    def is_within(path: tuple, _: jax.Array) -> bool:
+    def is_within(path: tuple[Any, ...], _: jax.Array) -> bool:
         return path[1].key in names  # {"params": {submodule: ...}}
 
     return partial(jax.tree.map_with_path, is_within)

@@ -17,9 +17,8 @@ import jax
 import jax.numpy as jnp
 from dm_env import specs
 
+from podracer import kernels
 from podracer.agent import Key, PyTree
-from podracer.networks import products
-from podracer.networks.convolution import Conv, max_pool
 
 
 def orthogonal(scale: float = 1.0) -> nn.initializers.Initializer:
@@ -50,7 +49,7 @@ INITS = {
     ),
 }
 Init = Literal["uniform", "glorot", "orthogonal", "truncated"]
-ACTIVATIONS = {"relu": products.relu, "tanh": jnp.tanh}
+ACTIVATIONS = {"relu": kernels.relu, "tanh": jnp.tanh}
 
 
 class MLP(nn.Module):
@@ -60,7 +59,7 @@ class MLP(nn.Module):
     """
 
     hidden_sizes: tuple[int, ...] = (64, 64)
-    activation: Callable[[jax.Array], jax.Array] = products.relu
+    activation: Callable[[jax.Array], jax.Array] = kernels.relu
     kernel_init: nn.initializers.Initializer = fan_in_uniform
     layer_norm: bool = False
     dtype: Any = None
@@ -68,7 +67,7 @@ class MLP(nn.Module):
     @nn.compact
     def __call__(self, observation: PyTree) -> jax.Array:
         leaves = [flatten(x) for x in jax.tree.leaves(observation)]
-        x = products.stored(jnp.concatenate(leaves, axis=-1))
+        x = kernels.concatenate(leaves, axis=-1)
         for size in self.hidden_sizes:
             x = dense(size, dtype=self.dtype, kernel_init=self.kernel_init)(x)
             x = self.activation(normalized(x, self.layer_norm))
@@ -93,10 +92,9 @@ class Convolutions(nn.Module):
         for number, (features, size, stride) in enumerate(self.layers, 1):
             x = conv(features, size, stride, "VALID", init, dtype)(x)
             x = normalized(x, self.layer_norm)
-            last = number == len(self.layers)  # and `stored` as the next layer reads it
-            x = products.relu(flatten(x) if last else x)
+            x = kernels.relu(flatten(x) if number == len(self.layers) else x)
         x = dense(self.features, kernel_init=init, dtype=dtype)(x)
-        return products.relu(normalized(x, self.layer_norm))
+        return kernels.relu(normalized(x, self.layer_norm))
 
 
 CONVOLUTIONS = {
@@ -127,10 +125,10 @@ class ResNet(nn.Module):
             same = partial(conv, channels * self.width, **how)
             x = max_pool(same()(x))
             for _ in range(2 * self.depth):
-                y = same()(products.relu(x))
-                x = x + same()(products.relu(y))
-        x = dense(256, **how)(products.relu(flatten(x)))
-        return products.relu(x)
+                y = same()(kernels.relu(x))
+                x = x + same()(kernels.relu(y))
+        x = dense(256, **how)(kernels.relu(flatten(x)))
+        return kernels.relu(x)
 
 
 def one_hot(observation: PyTree, observation_spec: PyTree) -> PyTree:
@@ -171,14 +169,35 @@ def conv(
     padding: str = "SAME",
     kernel_init: nn.initializers.Initializer = fan_in_uniform,
     dtype: Any = None,
-) -> Conv:
-    return Conv(features, (size, size), (stride, stride), padding, kernel_init, dtype)
+) -> nn.Conv:
+    return nn.Conv(
+        features,
+        (size, size),
+        (stride, stride),
+        padding,
+        kernel_init=kernel_init,
+        dtype=dtype,
+        conv_general_dilated=kernels.conv_general_dilated,
+    )
+
+
+def max_pool(image: jax.Array) -> jax.Array:
+    """[N, H, W, C], windows of 3x3 with stride 2, padded by 1 on every side, as in PyTorch."""
+    return kernels.max_pool(image, (3, 3), (2, 2), ((1, 1), (1, 1)))
 
 
 def dense(
     features: int,
     name: str | None = None,
     kernel_init: nn.initializers.Initializer = fan_in_uniform,
+    bias_init: nn.initializers.Initializer = nn.initializers.zeros,
     dtype: Any = None,
 ) -> nn.Dense:
-    return products.dense(features, dtype=dtype, kernel_init=kernel_init, name=name)
+    return nn.Dense(
+        features,
+        dtype=dtype,
+        kernel_init=kernel_init,
+        bias_init=bias_init,
+        dot_general=kernels.dot_general,
+        name=name,
+    )

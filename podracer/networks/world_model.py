@@ -15,9 +15,10 @@ import jax
 import jax.numpy as jnp
 from dm_env import specs
 
+from podracer import kernels
 from podracer.agent import Key, PyTree
 from podracer.errors import UserError, check_at_least_one, check_range
-from podracer.networks import heads, products, torsos
+from podracer.networks import heads, torsos
 from podracer.networks.building import check_shapes
 from podracer.networks.value_support import Support, make_support
 
@@ -183,10 +184,10 @@ class Head(nn.Module):
     def __call__(self, hidden: jax.Array) -> jax.Array:
         if hidden.ndim == 4:  # the paper's 1x1 convolution
             channels = max(2, hidden.shape[-1] // 4)
-            hidden = products.relu(torsos.conv(channels, 1)(hidden))
+            hidden = kernels.relu(torsos.conv(channels, 1)(hidden))
         x = torsos.flatten(hidden)
         for size in self.sizes:
-            x = products.relu(torsos.dense(size)(x))
+            x = kernels.relu(torsos.dense(size)(x))
         return nn.Dense(self.outputs, kernel_init=nn.initializers.zeros)(x)
 
 
@@ -207,7 +208,7 @@ class VectorTransition(nn.Module):
     @nn.compact
     def __call__(self, hidden: jax.Array, action: jax.Array) -> jax.Array:
         for _ in range(self.depth):
-            x = products.relu(
+            x = kernels.relu(
                 torsos.dense(self.size)(jnp.concatenate([hidden, action], -1))
             )
             hidden = hidden + torsos.dense(self.size)(x)
@@ -217,8 +218,8 @@ class VectorTransition(nn.Module):
 class Residual(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        y = torsos.conv(x.shape[-1])(products.relu(x))
-        return x + torsos.conv(x.shape[-1])(products.relu(y))
+        y = torsos.conv(x.shape[-1])(kernels.relu(x))
+        return x + torsos.conv(x.shape[-1])(kernels.relu(y))
 
 
 class ImageEncoder(nn.Module):

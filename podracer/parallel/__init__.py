@@ -2,11 +2,9 @@
 
 cores.py replicates programs, mesh.py says over which cores, arrays.py moves data between
 them, agreement.py compares what they share; cpu.py splits a CPU into virtual devices,
-gpu.py lets a GPU's kernels overlap; hosts.py joins processes, watch.py ends them together;
-threefry.py makes random numbers fast.
+hosts.py joins processes, watch.py ends them together.
 """
 
-from podracer.parallel import threefry  # noqa: F401 which registers itself
 from podracer.parallel.agreement import check_shared, checked
 from podracer.parallel.arrays import (
     by_host,
@@ -30,7 +28,6 @@ from podracer.parallel.cores import (
     Average,
     core_key,
     fold_each,
-    largest_divisor,
     over_cores,
     over_members,
     over_shares,
@@ -56,7 +53,6 @@ __all__ = [
     "core_key",
     "fold_each",
     "join",
-    "largest_divisor",
     "like",
     "make_mesh",
     "mesh_of",

@@ -19,13 +19,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, PartitionSpec, SingleDeviceSharding
 
-from podracer.parallel.gpu import compiler_options
+from podracer import kernels
 from podracer.parallel.mesh import CORE
 
 MEMBER = "member"
-LARGE = 2**16  # numbers; to concatenate more takes a CPU longer than to meet once more
 SHARED = "shared"  # the same on every core
 BATCH = "batch"  # split over the cores along the first axis
 SEQUENCE = "sequence"  # split along the second axis
@@ -78,16 +77,9 @@ class Average(NamedTuple):
         return self.total((~flags).astype(jnp.float32)) == 0
 
     def _together(self, collective: Callable, tree: Any) -> Any:
-        """Small leaves in one collective, which a CPU waits for; each of the others alone."""
         if self.cores == 1:
             return tree
-        leaves, structure = jax.tree.flatten(tree)
-        flat, unravel = ravel_pytree([x for x in leaves if x.size < LARGE])
-        small = iter(unravel(collective(flat, self.axis)))
-        results = [
-            next(small) if x.size < LARGE else collective(x, self.axis) for x in leaves
-        ]
-        return structure.unflatten(results)
+        return kernels.together(collective, tree, self.axis)
 
     def first(self, tree: Any) -> Any:
         """The least of every leaf over the cores: a uint32 from 1, or 0 for none."""
@@ -128,11 +120,6 @@ def core_key(key: jax.Array) -> jax.Array:
 def fold_each(key: jax.Array, numbers: jax.Array) -> jax.Array:
     """A key for each number [N], for example an environment's, whichever core it is on."""
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, numbers)
-
-
-def largest_divisor(number: int, most: int) -> int:
-    """The largest number up to `most` that divides `number`."""
-    return next(n for n in range(max(1, most), 0, -1) if number % n == 0)
 
 
 def over_cores(
@@ -216,7 +203,7 @@ def _replicated(
         out_specs=specs(outputs),
         check_vma=False,
     )
-    options = compiler_options(mesh.local_devices[0])
+    options = kernels.compiler_options(SingleDeviceSharding(mesh.local_devices[0]))
     return jax.jit(mapped, donate_argnums=donate, compiler_options=options)
 
 

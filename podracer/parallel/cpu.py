@@ -5,20 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import jax
-import jaxlib
 
+from podracer import kernels
 from podracer.errors import UserError, check_range
 
 QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of a container: microseconds of CPU per period
 THREADS, THREADS_PER_CORE = "PJRT_NPROC", 2  # of XLA's thread pool
 MOST_CPU_CORES = 256  # virtual devices; thousands would take minutes to start
-KNOWN = "0.10.", "0.11.", "0.12."  # the versions of jaxlib in which `FAST` was tried
-FAST = {  # flags of XLA
-    # Only matrix products go to YNNPACK: its convolutions are half as fast as XLA's own.
-    "--xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
-    # XLA's default is 256 bits even with AVX-512.
-    "--xla_cpu_prefer_vector_width": "512",
-}
 
 
 def cpu_cores(share: int) -> int:
@@ -55,13 +48,15 @@ def use_cpu_cores(count: int | None = None, apart: bool = False) -> None:
     """Splits a CPU into `count` virtual devices, by default one per core (`cpu_cores`).
 
     `apart` is for programs without collectives, as a population's: see `check_threads`.
-    Adds flags to XLA_FLAGS with which programs are faster (`with_fast`).
+    Installs `podracer.kernels`, some of which are flags that are added to XLA_FLAGS.
     Raises UserError for an impossible number, or if JAX has already started with another
     one on the CPU: call it before anything is computed.
     """
     count = cpu_cores(0) if count is None else count
     check_range("cores", count, 1, MOST_CPU_CORES)
-    os.environ["XLA_FLAGS"] = with_fast(os.environ.get("XLA_FLAGS", ""))
+    kernels.install()
+    if flags := kernels.cpu_flags(os.environ.get("XLA_FLAGS", "")):
+        os.environ["XLA_FLAGS"] = flags
     if apart:
         os.environ.setdefault(THREADS, str(THREADS_PER_CORE * count))
     if jax.config.jax_num_cpu_devices != count:
@@ -77,19 +72,6 @@ def use_cpu_cores(count: int | None = None, apart: bool = False) -> None:
                 f"JAX_NUM_CPU_DEVICES={count}, or keep constants of imported modules in "
                 "NumPy and call use_cpu_cores first"
             ) from None
-
-
-def with_fast(flags: str, version: str = jaxlib.__version__) -> str:
-    """XLA_FLAGS with `FAST`, for that version of jaxlib; a choice of the user's is kept.
-
-    Another version might not know a flag, and XLA aborts where it does not know one.
-    Flags that do not begin with "-" are the name of a file.
-    """
-    is_file = flags.strip() and not flags.strip().startswith("-")
-    if is_file or not version.startswith(KNOWN):
-        return flags
-    ours = (f"{name}={value}" for name, value in FAST.items() if name not in flags)
-    return " ".join([flags, *ours]).strip()
 
 
 def check_threads(devices: Sequence[jax.Device]) -> None:

@@ -21,7 +21,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import distributed  # the client: what Orbax uses, too
+
+# No public name has the client of JAX's key-value service, and none says without starting a
+# backend which process this is. Orbax reads them here, too.
+from jax._src.distributed import global_state as cluster
 
 from podracer.errors import UserError
 from podracer.parallel import watch
@@ -36,7 +39,7 @@ CLUSTERS = (  # environment variables: (number of processes, one that must be se
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 START_SECONDS = 300  # for all processes to join
 NOTICE_SECONDS = 10  # of waiting for them, before a line says so
-TELL_SECONDS = 600  # for a value from another host
+VALUE_SECONDS = 600  # for a value from another host
 HEARTBEAT_SECONDS = 30  # without a heartbeat, a process counts as dead
 
 _numbers = itertools.count()  # of exchanges, for unique keys; equal on all hosts
@@ -58,11 +61,11 @@ def initialize() -> bool:
     Raises:
       UserError: one of the variables is missing or wrong.
     """
-    found = _detected() if number_of() == 1 else None
-    if found is not None:
-        _join(*found)
+    arguments = _detected() if number_of() == 1 else None
+    if arguments is not None:
+        _join(*arguments)
     if number_of() > 1:
-        watch.start(distributed.global_state.client, this(), number_of())
+        watch.start(cluster.client, this(), number_of())
     return number_of() > 1
 
 
@@ -98,8 +101,8 @@ def _detected() -> tuple | None:
     values = [os.environ.get(name) for name in VARIABLES]
     if any(values[1:]):
         return _named(values)
-    found = any(_is_cluster(*names) for names in CLUSTERS)
-    return () if found or asked == "detect" else None
+    in_cluster = any(_is_cluster(*names) for names in CLUSTERS)
+    return () if in_cluster or asked == "detect" else None
 
 
 def _named(values: list[str | None]) -> tuple | None:
@@ -132,12 +135,12 @@ def _is_cluster(count: str, besides: str) -> bool:
 
 def this() -> int:
     """The index of this host; host 0 reports for all. Starts no backend."""
-    return distributed.global_state.process_id
+    return cluster.process_id
 
 
 def number_of() -> int:
     """The number of hosts. Starts no backend."""
-    return distributed.global_state.num_processes or 1
+    return cluster.num_processes or 1
 
 
 def lead(function: Callable[[], Any]) -> Any:
@@ -150,7 +153,7 @@ def lead(function: Callable[[], Any]) -> Any:
     key = f"podracer/led/{next(_numbers)}"
     if this() == 0:
         text = json.dumps(function())
-        distributed.global_state.client.key_value_set(key, text)
+        cluster.client.key_value_set(key, text)
         return json.loads(text)
     return json.loads(_wait_for(key))
 
@@ -163,12 +166,12 @@ def check_same(settings: Mapping[str, Any]) -> None:
     """
     if number_of() == 1:
         return
-    client, place = distributed.global_state.client, f"podracer/same/{next(_numbers)}"
+    client, place = cluster.client, f"podracer/same/{next(_numbers)}"
     text = json.dumps({**settings, "hosts": number_of()}, sort_keys=True)
     client.key_value_set(f"{place}/text/{this()}", text)
     digest = hashlib.sha256(text.encode()).hexdigest()
     client.key_value_set(f"{place}/digest/{this()}", digest)
-    client.wait_at_barrier(f"{place}/told", 1000 * START_SECONDS)
+    client.wait_at_barrier(f"{place}/all", 1000 * START_SECONDS)
     digests = dict(client.key_value_dir_get(f"{place}/digest"))
     digests = {int(key.rpartition("/")[2]): x for key, x in digests.items()}
     for host in sorted(digests):
@@ -185,9 +188,7 @@ def check_same(settings: Mapping[str, Any]) -> None:
 
 
 def _wait_for(key: str) -> str:
-    return distributed.global_state.client.blocking_key_value_get(
-        key, 1000 * TELL_SECONDS
-    )
+    return cluster.client.blocking_key_value_get(key, 1000 * VALUE_SECONDS)
 
 
 def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
@@ -202,8 +203,8 @@ def total(numbers: Mapping[str, float]) -> dict[str, float]:
     """The sums over all hosts, which make these calls in the same order."""
     if number_of() == 1:
         return dict(numbers)
-    said = _gather(np.array([*numbers.values()], np.float32))
-    return dict(zip(numbers, said.sum(0).tolist(), strict=True))
+    of_hosts = _gather(np.array([*numbers.values()], np.float32))
+    return dict(zip(numbers, of_hosts.sum(0).tolist(), strict=True))
 
 
 def in_a_second(count: int, seconds: float) -> int:
@@ -242,8 +243,8 @@ def agree(number: int, ends: bool) -> tuple[int, bool]:
     """
     if number_of() == 1:
         return number, ends
-    said = _gather(np.array([number, ends], np.int32))
-    return int(said[0, 0]), bool(said[:, 1].any())
+    of_hosts = _gather(np.array([number, ends], np.int32))
+    return int(of_hosts[0, 0]), bool(of_hosts[:, 1].any())
 
 
 def _gather(numbers: np.ndarray) -> np.ndarray:
@@ -251,6 +252,6 @@ def _gather(numbers: np.ndarray) -> np.ndarray:
     from jax.experimental import multihost_utils
 
     watch.moved(waits=True)
-    said = multihost_utils.process_allgather(numbers)
+    of_hosts = multihost_utils.process_allgather(numbers)
     watch.moved()
-    return said
+    return of_hosts

@@ -144,14 +144,14 @@ class _Watch(threading.Thread):
 
     def run(self) -> None:
         while not self._ended.wait(POLL_SECONDS):
-            self._hear()
+            self._look_for_failures()
             moved = self.moved
             if moved is None:
                 continue
             if time.monotonic() - max(moved, self._waited) > self._limit:
                 self._stalled()
 
-    def _hear(self) -> None:
+    def _look_for_failures(self) -> None:
         try:
             failed = self._client.key_value_dir_get(FAILED)
             if self._host and self._client.key_value_dir_get(EVALUATES):
@@ -186,7 +186,7 @@ class _Watch(threading.Thread):
 
     def fail(self, code: int, why: str) -> None:
         """Tells the others and ends, unless this host failed only because another did."""
-        self._hear()
+        self._look_for_failures()
         self._ending.acquire()
         self._ended.set()
         try:

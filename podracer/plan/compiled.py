@@ -68,17 +68,17 @@ class Program(NamedTuple):
 
     @property
     def memory(self) -> Memory:
-        found = self.compiled.memory_analysis()
+        sizes = self.compiled.memory_analysis()
         return Memory(
-            found.peak_memory_in_bytes,
-            found.argument_size_in_bytes,
-            found.output_size_in_bytes - found.alias_size_in_bytes,
-            found.generated_code_size_in_bytes,
+            sizes.peak_memory_in_bytes,
+            sizes.argument_size_in_bytes,
+            sizes.output_size_in_bytes - sizes.alias_size_in_bytes,
+            sizes.generated_code_size_in_bytes,
         )
 
     @property
-    def kept(self) -> list[str]:
-        """The parameters whose memory no result reuses (which are not donated)."""
+    def not_donated(self) -> list[str]:
+        """The parameters whose memory no result reuses."""
         return [
             x.arrays[0].text
             for i, x in enumerate(self.module.parameters)
@@ -121,8 +121,8 @@ def compile(name: str, program: Any, *shapes: Any) -> Program:
     try:
         compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
-        if found := TOO_LARGE.search(str(error)):
-            needed, unit, has, its_unit = found.groups()
+        if refusal := TOO_LARGE.search(str(error)):
+            needed, unit, has, its_unit = refusal.groups()
             sizes = float(needed) * UNITS[unit], float(has) * UNITS[its_unit]
             raise DoesNotFit(name, *map(int, sizes)) from error
         line = str(error).partition("\n")[0]
@@ -167,7 +167,7 @@ def placed(shapes: Any, layout: Any, cores: list[jax.Device]) -> Any:
 def fitting(build: Callable[[int], Built], batch_size: int, unit: int) -> Built:
     """`build(batch_size)`, for a multiple of `unit`.
 
-    Raises UserError where that does not fit; names a batch that does, found by compiling.
+    Raises UserError where that does not fit; names a batch that does, by compiling.
     """
     try:
         return build(batch_size)

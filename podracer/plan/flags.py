@@ -22,13 +22,13 @@ MINUTES = 30  # limit of compilation
 def choices(argv: Sequence[str]) -> dict[str, Callable[[str | None], command.Choice]]:
     """The flags `--tpu` and `--gpu`: (value) -> what `--help` shows.
 
-    Raises UserError where neither or both are given.
+    Raises UserError where neither or both stand there.
     """
-    given = command.read(argv, dict.fromkeys(HELP, ()))
+    values = command.read(argv, dict.fromkeys(HELP, ()))
     if not {"-h", "--help"} & {*argv}:
-        if all(given.values()):
+        if all(values.values()):
             raise UserError("--tpu and --gpu: leave one of them out")
-        if not any(given.values()):
+        if not any(values.values()):
             raise UserError(f"--tpu is missing: {HELP['tpu']}; {HELP['gpu']}")
 
     def choice(flag: str, name: str | None) -> command.Choice:

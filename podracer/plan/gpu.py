@@ -58,8 +58,8 @@ def make_slice(name: str) -> slices.Slice:
 
     Raises UserError for a GPU that is not in `KINDS`, and where the compiler is not installed.
     """
-    found = re.fullmatch(rf"(\w+?)(?::([1-{MOST}]))?", name)
-    kind = KINDS.get(found[1]) if found else None
+    parts = re.fullmatch(rf"(\w+?)(?::([1-{MOST}]))?", name)
+    kind = KINDS.get(parts[1]) if parts else None
     if kind is None:
         raise UserError(
             f"--gpu is {name!r}: choose {', '.join(KINDS)}; several GPUs of a host are "
@@ -83,7 +83,7 @@ def make_slice(name: str) -> slices.Slice:
         described = topologies.get_topology_desc(
             *(name, "cuda"),
             target_config=target(kind),
-            topology=f"1x1x{found[2] or 1}",
+            topology=f"1x1x{parts[2] or 1}",
         )
     except (jax.errors.JaxRuntimeError, NotImplementedError) as error:
         raise UserError(f"--gpu is {name!r}: {str(error).splitlines()[0]}") from error

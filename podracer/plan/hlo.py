@@ -35,6 +35,7 @@ class Array(NamedTuple):
     """An array and its layout in memory."""
 
     text: str  # f32[64,3], without its layout
+    shape: tuple[int, ...]
     logical: int  # bytes of its elements
     padded: int  # bytes with the padding of its tiled layout
     space: str  # of its layout: tiles and memory space
@@ -63,8 +64,8 @@ class Instruction(NamedTuple):
 
     def attribute(self, pattern: str, default: str = "") -> str:
         """The first group of a pattern in the attributes, else the default."""
-        found = re.search(pattern, self.rest)
-        return found[1] if found else default
+        match = re.search(pattern, self.rest)
+        return match[1] if match else default
 
 
 class Step(NamedTuple):
@@ -88,11 +89,11 @@ class Module:
         self.header = text.partition("\n")[0]
         self.computations: dict[str, dict[str, Instruction]] = {}
         for line in text.splitlines():
-            if found := _COMPUTATION.match(line):
-                rows = self.computations[found[2]] = {}
-                self.entry = found[2] if found[1] else getattr(self, "entry", "")
-            elif found := _INSTRUCTION.match(line):
-                root, name, result, opcode, rest = found.groups()
+            if match := _COMPUTATION.match(line):
+                rows = self.computations[match[2]] = {}
+                self.entry = match[2] if match[1] else getattr(self, "entry", "")
+            elif match := _INSTRUCTION.match(line):
+                root, name, result, opcode, rest = match.groups()
                 rows[name] = Instruction(name, arrays(result), opcode, rest, bool(root))
 
     @cached_property
@@ -177,8 +178,8 @@ class Module:
     def parameters(self) -> list[Instruction]:
         """The program's parameters, in order."""
         rows = self.computations[self.entry].values()
-        found = [x for x in rows if x.opcode == "parameter"]
-        return sorted(found, key=lambda x: int(x.rest.partition(")")[0]))
+        parameters = [x for x in rows if x.opcode == "parameter"]
+        return sorted(parameters, key=lambda x: int(x.rest.partition(")")[0]))
 
     @property
     def donated(self) -> set[int]:
@@ -192,8 +193,8 @@ class Module:
         library = x.attribute(_LIBRARY)  # a GPU's
         if x.opcode not in ("dot", "convolution") and not library:
             return 0
-        left, right = [_sizes(rows[name].arrays[0]) for name in x.operands[:2]]
-        result = _sizes(x.arrays[0])
+        left, right = [rows[name].arrays[0].shape for name in x.operands[:2]]
+        result = x.arrays[0].shape
         if x.opcode == "dot" or library == "cublas":
             axes = x.attribute(r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d,"]*)')
             summed = math.prod(left[int(i)] for i in re.findall(r"\d+", axes))
@@ -230,24 +231,20 @@ class Module:
 
 def arrays(text: str) -> tuple[Array, ...]:
     """The arrays of a result's type, in order."""
-    return tuple(_array(*found) for found in _ARRAY.findall(text))
+    return tuple(_array(*parts) for parts in _ARRAY.findall(text))
 
 
 def _array(kind: str, sizes: str, order: str, space: str) -> Array:
     bits = 8 if kind == "pred" else int(re.search(r"\d+", kind)[0])
-    dims = [int(n) for n in sizes.split(",") if n]
-    placed = [dims[int(i)] for i in reversed(order.split(","))] if order else dims
+    shape = tuple(int(n) for n in sizes.split(",") if n)
+    placed = [shape[int(i)] for i in reversed(order.split(","))] if order else [*shape]
     tile = re.match(r"T\(([\d,]+)\)", space)
     tile = [int(n) for n in tile[1].split(",")] if tile else [1]
     placed = [1] * (len(tile) - len(placed)) + placed
     for i, n in enumerate(tile, start=len(placed) - len(tile)):
         placed[i] = -(-placed[i] // n) * n
-    logical, padded = (math.prod(x) * bits // 8 for x in (dims, placed))
-    return Array(f"{kind}[{sizes}]", logical, padded, space)
-
-
-def _sizes(array: Array) -> list[int]:
-    return [int(n) for n in array.text.partition("[")[2][:-1].split(",") if n]
+    logical, padded = (math.prod(x) * bits // 8 for x in (shape, placed))
+    return Array(f"{kind}[{sizes}]", shape, logical, padded, space)
 
 
 def _constant(x: Instruction) -> int:

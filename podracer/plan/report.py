@@ -31,18 +31,19 @@ def report(
       times: units in a call, of a program without a loop over updates of its own.
     """
     module = program.module
-    kept = ", ".join(program.kept[:4]) + (", ..." if program.kept[4:] else "")
-    held = program.memory._asdict()
-    peak = held.pop("peak")
+    others = program.not_donated
+    names = ", ".join(others[:4]) + (", ..." if others[4:] else "")
+    sizes = program.memory._asdict()
+    peak = sizes.pop("peak")
     rows = {
         "compiled in": [f"{program.seconds:.1f} s"],
         "memory": [
             f"at most {compiled.size(peak)} of a core's {compiled.size(slice.memory)}",
-            ", ".join(f"{name} {compiled.size(x)}" for name, x in held.items()),
+            ", ".join(f"{name} {compiled.size(x)}" for name, x in sizes.items()),
         ],
         "donated": [
             f"{len(module.donated)} of {len(module.parameters)} arguments"
-            + (f", not {kept}" if kept else "")
+            + (f", not {names}" if names else "")
         ],
         f"work, {each}": [
             f"{program.flops / times / 1e9:.3g} GFLOP of products on each core",
@@ -62,8 +63,8 @@ def report(
             "for other cores or for environments",
         ]
     lines = [program.name]
-    for name, (first, *others) in rows.items():
-        lines += [f"  {name:<17} {first}", *(f"  {'':<17} {x}" for x in others)]
+    for name, (first, *rest) in rows.items():
+        lines += [f"  {name:<17} {first}", *(f"  {'':<17} {x}" for x in rest)]
     return lines
 
 
@@ -83,21 +84,24 @@ def collectives(module: hlo.Module, each: str, times: int) -> Iterator[str]:
 
 def padding(module: hlo.Module) -> str:
     """Memory that the arguments' tiled layouts add."""
-    held = [x for parameter in module.parameters for x in parameter.arrays]
-    logical, padded = sum(x.logical for x in held), sum(x.padded for x in held)
+    arguments = [x for parameter in module.parameters for x in parameter.arrays]
+    logical, padded = (
+        sum(x.logical for x in arguments),
+        sum(x.padded for x in arguments),
+    )
     return f"arguments of {compiled.size(logical)} take {compiled.size(padded)}"
 
 
 def largest(module: hlo.Module, count: int = 4) -> list[str]:
     """The largest buffers that kernels write to a core's main memory."""
-    found: dict[str, tuple[int, hlo.Array, str]] = {}
+    buffers: dict[str, tuple[int, hlo.Array, str]] = {}
     for step in module.kernels:
         x = step.instruction
         for array in x.arrays:
             if hlo.VMEM not in array.space:
                 where = x.attribute(r'op_name="(?:[^"]*/)?([^"/]*)"') or x.opcode
-                found.setdefault(array.text, (array.padded, array, where))
-    rows = sorted(found.values(), key=lambda row: -row[0])[:count]
+                buffers.setdefault(array.text, (array.padded, array, where))
+    rows = sorted(buffers.values(), key=lambda row: -row[0])[:count]
     return [
         f"{compiled.size(padded)} {array.text} {where}"
         + (

@@ -58,6 +58,6 @@ def make_slice(name: str) -> slices.Slice:
     hosts: dict[int, list[jax.Device]] = {}
     for device in sorted(devices, key=lambda x: x.id):
         hosts.setdefault(device.process_index, []).append(device)
-    found = [hosts[i] for i in sorted(hosts)]
+    cores = [hosts[i] for i in sorted(hosts)]
     memory = compiled.available(devices[0])
-    return slices.Slice(name, found, memory, CLOCKS.get(devices[0].device_kind))
+    return slices.Slice(name, cores, memory, CLOCKS.get(devices[0].device_kind))

@@ -21,7 +21,9 @@ MOST = np.finfo(np.float32).max  # of a weight: rules compute in float32
 FLOATS = ("F32", "F16", "F64")  # dtypes that safetensors reads as NumPy's floats
 BROKEN = safetensors.SafetensorError, ValueError, AttributeError, RecursionError
 # The field of an agent's Config: `--update-rule FILE`, without the name of its part.
-UpdateRule = Annotated[Path | None, tyro.conf.arg(aliases=["--update-rule"])]
+UpdateRule = Annotated[
+    Path | None, tyro.conf.arg(aliases=["--update-rule"]), command.PINNED
+]
 # The one beside it, which no flag sets: the file's checksum, in a run's configuration.
 Checksum = Annotated[str, tyro.conf.Fixed, tyro.conf.Suppress]
 

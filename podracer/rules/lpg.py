@@ -125,7 +125,7 @@ def make_rule(config: Config, sizes: Sizes = Sizes()) -> Rule:
     def targets(weights, state, experience: Experience):
         policy, y = check_predictions(experience.predictions, sizes)
         trajectory = experience.trajectory
-        reward, discount, mask = losses.transitions(trajectory.timesteps, 1.0)
+        reward, discount, mask = losses.make_transitions(trajectory.timesteps, 1.0)
         reward = losses.clip_reward(reward, config.reward_clipping)
         probability = jnp.exp(
             Categorical(policy.logits[:-1]).log_prob(trajectory.outputs.action)
@@ -144,7 +144,7 @@ def make_rule(config: Config, sizes: Sizes = Sizes()) -> Rule:
     def loss(targets: Targets, predictions: Predictions, trajectory: Trajectory):
         """Its negative gradient is the paper's equation 2, averaged over [T, B]."""
         policy, y = jax.tree.map(lambda x: x[:-1], predictions)
-        mask = losses.transitions(trajectory.timesteps, 1.0).mask
+        mask = losses.make_transitions(trajectory.timesteps, 1.0).mask
         terms = {
             "policy": -targets.pi_hat * policy.log_prob(trajectory.outputs.action),
             "prediction": y.kl(targets.y_hat),

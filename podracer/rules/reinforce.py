@@ -45,7 +45,7 @@ def make_rule(config: Config, average: Average = AVERAGE) -> Rule:
 
     def targets(weights, state, experience: Experience):
         value = experience.predictions.value
-        transitions = losses.transitions(
+        transitions = losses.make_transitions(
             experience.trajectory.timesteps, config.discount_factor
         )
         advantage = losses.gae(value, transitions, lambda_=1.0)
@@ -57,7 +57,9 @@ def make_rule(config: Config, average: Average = AVERAGE) -> Rule:
 
     def loss(targets: Targets, predictions: Predictions, trajectory: Trajectory):
         policy, value = jax.tree.map(lambda x: x[:-1], predictions)
-        transitions = losses.transitions(trajectory.timesteps, config.discount_factor)
+        transitions = losses.make_transitions(
+            trajectory.timesteps, config.discount_factor
+        )
         terms = {
             "policy": -targets.advantage * policy.log_prob(trajectory.outputs.action),
             "value": 0.5 * jnp.square(transitions.mask * value - targets.value),

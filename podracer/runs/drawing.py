@@ -3,8 +3,8 @@
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Self
 
 from podracer.errors import UserError
 from podracer.files import writing
@@ -16,27 +16,12 @@ DRAW_SHARE = 0.02  # of the run's time, at most: a long curve takes longer to dr
 STOP_SECONDS = 60.0  # to wait at the end for a picture that is being drawn
 
 
-@contextlib.contextmanager
-def drawing(folder: Path, title: str) -> Iterator[Callable[[], None]]:
-    """Yields a function that starts to draw curve.png where a new picture is due.
+class Curve:
+    """curve.png, drawn in a thread, one at a time, while training continues.
 
-    A thread draws it, one at a time, while training continues; the function raises
-    UserError if the last picture could not be written. On leaving, that thread is waited
-    for, `STOP_SECONDS` at most, and the last picture is drawn, whatever ended the run.
+    On leaving, the last picture is drawn, whatever ended the run, after that of the thread,
+    which is waited for `STOP_SECONDS` at most. Raises UserError where it cannot write.
     """
-    curve = _Curve(folder, title)
-    try:
-        yield curve.draw_if_due
-    except BaseException:
-        # The first error is the one to report; the folder may be gone.
-        with contextlib.suppress(UserError):
-            curve.finish()
-        raise
-    curve.finish()
-
-
-class _Curve:
-    """The picture, and the thread that draws it, if any."""
 
     def __init__(self, folder: Path, title: str):
         self._folder, self._title = folder, title
@@ -45,11 +30,22 @@ class _Curve:
         self._error: Exception | None = None
         self._seconds = 0.0  # that the last picture took
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        # The first error is the one to report; the folder may be gone.
+        with contextlib.suppress(*[UserError] * any(error)):
+            self._finish()
+
     def draw_if_due(self) -> None:
+        """Starts the thread where a new picture is due. Raises what the last one did."""
         if self._thread is not None:
             if self._thread.is_alive():
                 return
-            self._collect()
+            self._thread = None
+            if self._error is not None:
+                raise self._error
             pause = max(DRAW_SECONDS, self._seconds / DRAW_SHARE)
             self._next = time.monotonic() + pause
         elif time.monotonic() >= self._next:
@@ -59,8 +55,8 @@ class _Curve:
             )
             self._thread.start()
 
-    def finish(self) -> None:
-        """The last picture, in the caller's thread."""
+    def _finish(self) -> None:
+        """Draws the last picture, in the caller's thread."""
         if self._thread is not None:
             self._thread.join(STOP_SECONDS)
             if self._thread.is_alive():
@@ -77,12 +73,6 @@ class _Curve:
         except Exception as error:  # noqa: BLE001 raised in the training loop
             self._error = error
         self._seconds = time.monotonic() - started
-
-    def _collect(self) -> None:
-        """Forgets a thread that has ended. Raises what it raised."""
-        self._thread = None
-        if self._error is not None:
-            raise self._error
 
 
 def _draw(folder: Path, title: str) -> None:

@@ -70,7 +70,7 @@ def interval(
     """
     from scipy import stats  # slow to import
 
-    found = stats.bootstrap(
+    low, high = stats.bootstrap(
         (values,),
         statistic,
         axis=0,
@@ -80,7 +80,7 @@ def interval(
         rng=np.random.default_rng(0),  # equal runs give equal intervals
         batch=max(1, min(100, MOST_DRAWN // values.size)),
     ).confidence_interval
-    return found.low, found.high
+    return low, high
 
 
 def summary(evaluation: Evaluation) -> dict[str, float | None]:
@@ -102,19 +102,16 @@ def summary(evaluation: Evaluation) -> dict[str, float | None]:
     }
 
 
-def keep(evaluation: Evaluation, config: Config, updates: int) -> str:
+def write(evaluation: Evaluation, config: Config, updates: int) -> str:
     """Writes evaluation.json; returns a line that summarizes it.
 
     Raises UserError, which starts with that line, where it cannot write.
     """
-    found = summary(evaluation)
-    line = _line(found, config, updates)
-    config_used = dataclasses.asdict(config) | {
-        "run": str(config.run),
-        "checkpoint": updates,
-    }
-    kept = {name: json_number(x) for name, x in found.items()} | {
-        "asked": config_used,
+    means = summary(evaluation)
+    line = _line(means, config, updates)
+    contents = {name: json_number(x) for name, x in means.items()} | {
+        "asked": dataclasses.asdict(config)
+        | {"run": str(config.run), "checkpoint": updates},
         "returns": [json_number(float(x)) for x in evaluation.episode_return],
     }
     try:
@@ -122,27 +119,27 @@ def keep(evaluation: Evaluation, config: Config, updates: int) -> str:
             files.writing(config.run),
             files.atomic(config.run / run_folder.EVALUATION) as temporary,
         ):
-            temporary.write_text(json.dumps(kept, indent=1))
+            temporary.write_text(json.dumps(contents, indent=1))
     except UserError as error:
         raise UserError(f"{line}; {error}") from error
     return line
 
 
-def _line(found: dict[str, Any], config: Config, updates: int) -> str:
-    line = f"mean return {human(found['episode_return'])}"
-    if found["low"] is not None:
-        line += f" ({human(found['low'])} to {human(found['high'])}, 95 %)"
+def _line(means: dict[str, Any], config: Config, updates: int) -> str:
+    line = f"mean return {human(means['episode_return'])}"
+    if means["low"] is not None:
+        line += f" ({human(means['low'])} to {human(means['high'])}, 95 %)"
     line += (
-        f" over {found['episodes']} episodes of {human(found['episode_length'])} steps, "
+        f" over {means['episodes']} episodes of {human(means['episode_length'])} steps, "
         f"{'sampled' if config.sampled else 'greedy'}, after {updates} updates"
     )
-    if found["unfinished"]:
-        line += f"; {found['unfinished']} unfinished after {config.max_steps} steps"
+    if means["unfinished"]:
+        line += f"; {means['unfinished']} unfinished after {config.max_steps} steps"
     return line
 
 
 @dataclasses.dataclass(frozen=True)
-class During:
+class Schedule:
     """Evaluation during training, in separate environments."""
 
     steps: int | None = None
@@ -155,7 +152,7 @@ class During:
         check_range("episodes", self.episodes, 1, MOST_PLAYED)
 
 
-def acting(agent: Agent, learner: LearnerState, device: jax.Device) -> Any:
+def acting_params(agent: Agent, learner: LearnerState, device: jax.Device) -> Any:
     """The actor parameters of a learner, on one device: one host can play alone."""
     shared = parallel.on_device(learner.shared, device)
     return agent.actor_params(LearnerState(shared, learner.local))
@@ -171,7 +168,7 @@ class Evaluator:
     """
 
     def __init__(
-        self, config: During, play: Callable[[Any, int], Evaluation], steps: int
+        self, config: Schedule, play: Callable[[Any, int], Evaluation], steps: int
     ):
         self._config, self._play, self._steps = config, play, steps
 
@@ -182,20 +179,14 @@ class Evaluator:
             return row
         due = row["steps"] // every > self._steps // every
         self._steps = row["steps"]
-        if not due:
-            return row | _row(0, math.nan, math.nan, math.nan)
-        with watch.evaluating():
-            found = summary(self._play(state, self._config.episodes))
-        low, high = (
-            math.nan if x is None else x for x in (found["low"], found["high"])
-        )
-        return row | _row(found["episodes"], found["episode_return"], low, high)
-
-
-def _row(episodes: int, mean: float, low: float, high: float) -> dict[str, float]:
-    return {
-        "evaluation_episodes": episodes,
-        "evaluation_return": mean,
-        "evaluation_low": low,
-        "evaluation_high": high,
-    }
+        means: dict[str, float | None] = {"episodes": 0}
+        if due:
+            with watch.evaluating():
+                means = summary(self._play(state, self._config.episodes))
+        mean, low, high = map(means.get, ("episode_return", "low", "high"))
+        return row | {
+            "evaluation_episodes": means["episodes"],
+            "evaluation_return": math.nan if mean is None else mean,
+            "evaluation_low": math.nan if low is None else low,
+            "evaluation_high": math.nan if high is None else high,
+        }

@@ -115,14 +115,14 @@ def points(run: Run, x: str, y: str) -> np.ndarray:
 
 def to_points(rows, x: str, y: str) -> np.ndarray:
     """The same for rows in memory."""
-    found, seconds = [], 0.0
+    values, seconds = [], 0.0
     for row in rows:
         seconds += row.get("seconds") or 0.0
         value = row.get(y)
         if value is not None and np.isfinite(value):
             weight = max(row.get(metrics.WEIGHT.get(y)) or 1, 1e-9)
-            found.append((seconds if x == "seconds" else row["steps"], value, weight))
-    return np.array(found, float).reshape(-1, 3)
+            values.append((seconds if x == "seconds" else row["steps"], value, weight))
+    return np.array(values, float).reshape(-1, 3)
 
 
 def table(runs: Sequence[Run]) -> list[tuple[str, ...]]:

@@ -82,9 +82,9 @@ def _sweep(agent: Any, text: str) -> tuple[str, list[float]]:
         ) from None
 
 
-def keep(
+def train(
     start: Callable[..., Generator[tuple[Any, list[Any] | None]]],
-    one: Callable[[Any, int], Any],
+    state_of: Callable[[Any, int], Any],
     members: Sequence[Member],
     config: Any,
     **about: Any,
@@ -93,10 +93,10 @@ def keep(
 
     Args:
       start: (stopped) -> the training loop, as `anakin.population.train`.
-      one: (state, number) -> a run's own state.
+      state_of: (state, number) -> a run's own state.
       members: the runs.
       config: the command's, with `total_steps` and `keep`.
-      **about: as for `run.keep`.
+      **about: as for `run.train`.
 
     Raises FloatingPointError at the end for the runs that failed before.
     """
@@ -106,49 +106,29 @@ def keep(
         raise UserError(
             f"{options.run}: is a run itself; choose another folder for several runs"
         )
-    failed: dict[Path, FloatingPointError] = {}
     with command.stopping() as stopped, contextlib.ExitStack() as stack:
         for m in members:  # all of them, before anything is compiled or written
             folder = options.run / m.name if options.run else None
-            run.check_startable(folder, options.overwrite)
+            run_folder.check_startable(folder, options.overwrite)
         updates = stack.enter_context(contextlib.closing(start(stopped=stopped)))
         base = options.run or run_folder.fresh(run.name_of(about))
-        kept = [
-            stack.enter_context(_Kept(base / m.name, m, options, about))
+        recordings = [
+            stack.enter_context(_Recording(base / m.name, m, options, about))
             for m in members
         ]
-        stack.push(partial(_draw, base, [x.folder for x in kept], title))
+        stack.push(partial(_draw, base, [x.folder for x in recordings], title))
         progress = Progress(config.total_steps, title, options.quiet)
         stack.enter_context(progress)
         if not options.quiet:
             print(f"{title}: {len(members)} runs, recorded in {base}")
-        state, live = None, dict(enumerate(kept))
-
-        def save() -> None:
-            for number, place in live.items():
-                place.save(one(state, number))
-
-        with contextlib.suppress(FloatingPointError):  # it was in place of a row
-            for state, rows in updates:
-                for number, row in enumerate(rows or ()):
-                    if number in live and isinstance(row, FloatingPointError):
-                        failed[live[number].folder] = row
-                        live.pop(number).fail(row)
-                    elif number in live and row:
-                        live[number].write(row)
-                if told := [x.row for x in live.values() if rows and x.row]:
-                    progress.update(_together(told))
-                if any(x.checkpoints.is_due(x.row) for x in live.values()):
-                    save()
-        if state is not None:
-            save()
-    if failed:
-        raise FloatingPointError("; ".join(f"{k}: {x}" for k, x in failed.items()))
+        failures = _record(updates, state_of, recordings, progress)
+    if failures:
+        raise FloatingPointError("; ".join(f"{k}: {x}" for k, x in failures.items()))
     return base
 
 
-class _Kept:
-    """What is kept of one run: its folder, which it locks, its rows and checkpoints."""
+class _Recording:
+    """Of one run: its folder, which it locks, its rows and checkpoints."""
 
     def __init__(self, path: Path, member: Member, options: Any, about: Any):
         self.row: dict[str, float] | None = None  # the newest
@@ -157,18 +137,17 @@ class _Kept:
         with contextlib.ExitStack() as stack:
             enter = stack.enter_context
             self.folder = enter(run_folder.created(path, about, options.overwrite))
-            finished = partial(recording.is_finished, self.folder, total_steps)
-            self._check_ours = enter(recording.keep_state(self.folder, finished))
+            self._check_ours = enter(recording.track_state(self.folder, total_steps))
             self._sinks = enter(Sinks(self.folder, total_steps, options.sinks))
             checkpoints = self.folder / run_folder.CHECKPOINTS
             self.checkpoints = enter(Checkpoints(checkpoints, options.checkpoint))
-            self._open = stack.pop_all()
+            self._stack = stack.pop_all()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> bool | None:
-        return self._open.__exit__(*error)
+        return self._stack.__exit__(*error)
 
     def write(self, row: dict[str, float]) -> None:
         self._check_ours()
@@ -180,9 +159,40 @@ class _Kept:
         self.checkpoints.save(state, self.row)
 
     def fail(self, error: FloatingPointError) -> None:
-        """Ends this run, as if it were alone; the others go on."""
-        with contextlib.suppress(FloatingPointError), self._open:
+        """Ends this run, as if it were alone; the others continue."""
+        with contextlib.suppress(FloatingPointError), self._stack:
             raise error
+
+
+def _record(
+    updates: Generator[tuple[Any, list[Any] | None]],
+    state_of: Callable[[Any, int], Any],
+    recordings: Sequence[_Recording],
+    progress: Progress,
+) -> dict[Path, FloatingPointError]:
+    """Records what the program yields until it ends; returns which runs failed, and why."""
+    failures: dict[Path, FloatingPointError] = {}
+    state, live = None, dict(enumerate(recordings))
+
+    def save() -> None:
+        for number, one in live.items():
+            one.save(state_of(state, number))
+
+    with contextlib.suppress(FloatingPointError):  # it was in place of a row
+        for state, rows in updates:
+            for number, row in enumerate(rows or ()):
+                if number in live and isinstance(row, FloatingPointError):
+                    failures[live[number].folder] = row
+                    live.pop(number).fail(row)
+                elif number in live and row:
+                    live[number].write(row)
+            if newest := [x.row for x in live.values() if rows and x.row]:
+                progress.update(_together(newest))
+            if any(x.checkpoints.is_due(x.row) for x in live.values()):
+                save()
+    if state is not None:
+        save()
+    return failures
 
 
 def _together(rows: Sequence[dict[str, float]]) -> dict[str, float]:

@@ -1,11 +1,12 @@
 """Learning curves and performance profiles of runs, with confidence intervals."""
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from matplotlib import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -15,7 +16,12 @@ from podracer.runs.evaluation import interval
 from podracer.runs.listing import to_points
 
 COLORS = ("#1f6fb4", "#d1601f", "#2f8f4e", "#8a4fb0", "#b8860b", "#c2407a", "#4d4d4d")
-STYLES = ("-", "--", ":", "-.")  # for more groups than colours
+LOOKS = cycler(linestyle=("-", "--", ":", "-.")) * cycler(color=COLORS)  # of the groups
+LABELS = {
+    "steps": "environment steps",
+    "seconds": "seconds of training",
+    "episode_return": "mean return of finished episodes",
+}
 SMOOTH = 0.05  # share of the curve that each point of the smoothed line averages
 MOST_POINTS = 2000
 MEAN_POINTS = 300  # in the mean curve of several runs
@@ -70,12 +76,12 @@ def compare(
     """
     over = "" if statistic == "mean" else f", {statistic.upper()} of runs"
     picture, axes = _picture(_label(x), _label(y) + over)
-    for name, runs, look in _looks(groups):
+    for (name, runs), look in zip(groups.items(), itertools.cycle(LOOKS)):
         runs = [points for points in runs if len(points)]
         single = len(runs) == 1 and y == "episode_return"
         end = _mean_return(runs[0]) if single else None
         thin = [_thin(points) for points in runs]
-        _draw(axes, thin, name, look, end, STATISTICS[statistic])
+        _draw(axes, thin, _plain(name), look, end, STATISTICS[statistic])
     if not axes.lines:
         axes.set(xticks=[], yticks=[])
         nothing = "no episode has finished" if y == "episode_return" else f"no {y} yet"
@@ -109,13 +115,13 @@ def profiles(
     margin = 0.02 * (np.ptp(everyone) or 1.0)
     at = np.linspace(everyone.min() - margin, everyone.max() + margin, MEAN_POINTS)
     picture, axes = _picture(f"{_label(y)} at the end of a run", "share of runs above")
-    for name, ends, look in _looks(scores):
+    for (name, ends), look in zip(scores.items(), itertools.cycle(LOOKS)):
         above = (ends[:, None] > at).astype(float)
         if len(ends) > 1:
             axes.fill_between(
                 at, *interval(above), color=look["color"], alpha=0.2, lw=0
             )
-        label = f"{name}, {len(ends)} run{'s'[: len(ends) > 1]}"
+        label = f"{_plain(name)}, {len(ends)} run{'s'[: len(ends) > 1]}"
         axes.plot(at, above.mean(0), linewidth=2, label=label, **look)
     axes.legend(frameon=False, fontsize="small")
     return picture
@@ -137,15 +143,8 @@ def _picture(xlabel: str, ylabel: str) -> tuple[Picture, Axes]:
     return picture, axes
 
 
-def _looks(groups: Mapping[str, Any]) -> Iterator[tuple[str, Any, dict]]:
-    """Each group with its name, its colour and line style; a name is no formula."""
-    for number, (name, group) in enumerate(groups.items()):
-        color = COLORS[number % len(COLORS)]
-        style = STYLES[number // len(COLORS) % len(STYLES)]
-        yield _plain(name), group, {"color": color, "linestyle": style}
-
-
 def _plain(name: str) -> str:
+    """A name as text, which is no formula."""
     return name.replace("$", r"\$")
 
 
@@ -211,13 +210,9 @@ def on_one_axis(runs: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _label(name: str) -> str:
-    if name == "steps":
-        return "environment steps"
-    if name == "seconds":
-        return "seconds of training"
-    if name == "episode_return":
-        return "mean return of finished episodes"
-    unit = VOCABULARY[name][0]
+    if name in LABELS:
+        return LABELS[name]
+    unit, _ = VOCABULARY.get(name, ("", ""))  # an agent has its own metrics, too
     return f"{name} ({unit})" if unit else name
 
 

@@ -14,7 +14,7 @@ from podracer.checkpoints.checkpoint import Checkpoints
 from podracer.errors import UserError
 from podracer.files import atomic, writing
 from podracer.metrics import last, read
-from podracer.runs.drawing import drawing
+from podracer.runs.drawing import Curve
 from podracer.runs.progress import Progress
 from podracer.runs.run_folder import CURVE, METRICS, STATE, load_state
 from podracer.runs.sinks import Config, Sinks
@@ -22,19 +22,7 @@ from podracer.runs.sinks import Config, Sinks
 Updates = Generator[tuple[Any, dict[str, float] | None]]
 
 
-def record(updates: Updates, folder: str | Path, total_steps: int, *rest, **options):
-    """Runs a training loop to its end and returns its last state and metrics.
-
-    The arguments are those of `recorded`. A loop that was stopped between two reports
-    has None for its last metrics.
-    """
-    state = metrics = None
-    for state, metrics in recorded(updates, folder, total_steps, *rest, **options):
-        pass
-    return state, metrics
-
-
-def recorded(
+def record_updates(
     updates: Updates,
     folder: str | Path,
     total_steps: int,
@@ -58,21 +46,21 @@ def recorded(
     before = read(folder / METRICS) if (folder / METRICS).exists() else ()
 
     with (
-        keep_state(folder, lambda: is_finished(folder, total_steps)) as check_ours,
+        track_state(folder, total_steps) as check_ours,
         Sinks(folder, total_steps, sinks or Config()) as rows,
-        drawing(folder, title) as draw_if_due,
+        Curve(folder, title) as curve,
         Progress(total_steps, title, quiet, before) as progress,
         checkpoints or contextlib.nullcontext(),
         contextlib.closing(updates),  # a failing loop leaves no thread behind
-        contextlib.closing(saved(updates, checkpoints, check_ours)) as all_updates,
+        contextlib.closing(_save_when_due(updates, checkpoints, check_ours)) as saved,
     ):
-        for state, metrics in all_updates:
+        for state, metrics in saved:
             check_ours()
             if metrics is not None:
                 metrics = evaluate(state, metrics)
                 rows.write(metrics)
                 progress.update(metrics)
-                draw_if_due()
+                curve.draw_if_due()
             yield state, metrics
     if state is None:
         say(f"{title}: nothing was left to do")
@@ -80,20 +68,20 @@ def recorded(
         say(f"{title}: {progress.summary()}, curve in {folder / CURVE}")
 
 
-def followed(updates: Updates, checkpoints: Checkpoints) -> Updates:
-    """A training loop that another host records: only its part is saved here."""
+def save_only(updates: Updates, checkpoints: Checkpoints) -> Updates:
+    """A training loop that another host records: this one saves its part of the state."""
     with checkpoints, contextlib.closing(updates):
-        yield from saved(updates, checkpoints)
+        yield from _save_when_due(updates, checkpoints)
 
 
-def saved(
+def _save_when_due(
     updates: Updates,
     checkpoints: Checkpoints | None,
     check_ours: Callable[[], None] = lambda: None,
 ) -> Updates:
     """The same, with checkpoints where they are due, and at the end.
 
-    `check_ours` is called before each; see `keep_state`.
+    `check_ours` is called before each; see `track_state`.
     """
 
     def save() -> None:
@@ -115,9 +103,7 @@ def saved(
 
 
 @contextlib.contextmanager
-def keep_state(
-    folder: Path, finished: Callable[[], bool]
-) -> Iterator[Callable[[], None]]:
+def track_state(folder: Path, total_steps: int) -> Iterator[Callable[[], None]]:
     """Maintains `state.json`: host, process and start of the run, and how it ended.
 
     Yields a function that raises UserError once the folder was moved or removed. Another
@@ -125,52 +111,50 @@ def keep_state(
     """
     started = load_state(folder).get("started") or time.time()
     process = {"host": platform.node(), "pid": os.getpid(), "started": started}
-
-    def text(state: str, **more: str) -> str:
-        return json.dumps({"state": state} | process | more) + "\n"
-
-    def write(state: str, **more: str) -> None:
-        with atomic(folder / STATE) as temporary:
-            temporary.write_text(text(state, **more))
-
-    def write_in_place(state: str) -> None:
-        """For a full disk: takes no more of it than what is there."""
-        with writing(folder / STATE), open(folder / STATE, "r+") as file:
-            file.write(text(state))
-            file.truncate()
-
-    def check_ours() -> None:
-        try:
-            ours = process.items() <= json.loads((folder / STATE).read_text()).items()
-        except (FileNotFoundError, NotADirectoryError, ValueError):
-            ours = False
-        except OSError:
-            return  # nobody knows, as where a network file system pauses
-        if not ours:
-            raise UserError(
-                f"{folder}: was moved, removed or replaced while the run wrote there; "
-                "the run ends"
-            )
-
-    write("running")
+    _write_state(folder, {"state": "running"} | process)
+    error = None
     try:
-        yield check_ours
-        state, error = "finished" if finished() else "stopped", None
+        yield lambda: _check_ours(folder, process)
+        steps = last(folder / METRICS).get("steps", 0)
+        state = "finished" if steps >= total_steps else "stopped"
     except Exception as exception:
         state, error = "failed", exception
         raise
     except BaseException:  # Ctrl-C
-        state, error = "stopped", None
+        state = "stopped"
         raise
     finally:
+        reason = {"error": f"{error}"} if error else {}
         with contextlib.suppress(UserError):  # the first error is the one to report
-            check_ours()
+            _check_ours(folder, process)
             try:
-                write(state, **({"error": f"{error}"} if error else {}))
+                _write_state(folder, {"state": state} | process | reason)
             except UserError:
-                write_in_place(state)
+                _rewrite_state(folder, {"state": state} | process)
 
 
-def is_finished(folder: Path, total_steps: int) -> bool:
-    """Whether a run's metrics have reached its last environment step."""
-    return last(folder / METRICS).get("steps", 0) >= total_steps
+def _write_state(folder: Path, contents: dict[str, Any]) -> None:
+    with atomic(folder / STATE) as temporary:
+        temporary.write_text(json.dumps(contents) + "\n")
+
+
+def _rewrite_state(folder: Path, contents: dict[str, Any]) -> None:
+    """Takes no more of a full disk than the file that is there."""
+    with writing(folder / STATE), open(folder / STATE, "r+") as file:
+        file.write(json.dumps(contents) + "\n")
+        file.truncate()
+
+
+def _check_ours(folder: Path, process: dict[str, Any]) -> None:
+    """Raises UserError unless `state.json` is still that of this process."""
+    try:
+        ours = process.items() <= json.loads((folder / STATE).read_text()).items()
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        ours = False
+    except OSError:
+        return  # nobody knows, as where a network file system pauses
+    if not ours:
+        raise UserError(
+            f"{folder}: was moved, removed or replaced while the run wrote there; "
+            "the run ends"
+        )

@@ -3,13 +3,14 @@ newest checkpoint, to the last."""
 
 import contextlib
 import dataclasses
+import functools
 import math
-import tempfile
+import threading
 from collections.abc import Callable, Container, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from podracer import command, files, metrics
+from podracer import command, metrics
 from podracer.checkpoints.checkpoint import Checkpoints
 from podracer.checkpoints.checkpoint import Config as Checkpoint
 from podracer.errors import UserError
@@ -19,12 +20,11 @@ from podracer.runs import evaluation, recording, run_folder, spec_json
 from podracer.runs.sinks import Config as Sinks
 
 NAMED = ("agent", "env", "network")  # flags whose value decides which others exist
-META_TRAIN = {"agent": "lpg", "env": "lpg-tasks"}  # of a run of `anakin meta-train`
 TRUST = "import the code that a run folder names: agent, network, environment"
 
 
 @dataclasses.dataclass(frozen=True)
-class Keep:
+class Options:
     """What a run writes, where, and when it ends early. Its fields are flags."""
 
     run: Path | None = None
@@ -36,7 +36,9 @@ class Keep:
     allow_changes: bool = False
     """let flags change the configuration of a resumed run"""
     checkpoint: Checkpoint = dataclasses.field(default_factory=Checkpoint)
-    evaluate: evaluation.During = dataclasses.field(default_factory=evaluation.During)
+    evaluate: evaluation.Schedule = dataclasses.field(
+        default_factory=evaluation.Schedule
+    )
     sinks: command.Flat[Sinks] = dataclasses.field(default_factory=Sinks)
     stop_at: float | None = None
     """mean return of the last 100 episodes at which the run ends early"""
@@ -56,7 +58,7 @@ class Keep:
         return self.profile or any(x is not None for x in alone)
 
 
-class Stored(NamedTuple):
+class StoredRun(NamedTuple):
     """What the folder of a run says about it."""
 
     folder: Path
@@ -71,26 +73,26 @@ class Stored(NamedTuple):
     @property
     def is_of_meta_train(self) -> bool:
         """Whether the run learned an update rule, and has no agent."""
-        return {"agent": self.agent, "env": self.env} == META_TRAIN
+        return "rule" in self.config
 
 
-def stored(folder: str | Path) -> Stored:
-    """Reads it. Raises UserError where there is no run, or its config.json is damaged."""
+def read_run(folder: str | Path) -> StoredRun:
+    """Raises UserError where there is no run, or its config.json is damaged."""
     description = run_folder.load_config(folder, "agent", "env", "train")
-    kept = description["config"]
-    return Stored(
+    config = description["config"]
+    return StoredRun(
         Path(folder),
-        kept["agent"],
-        kept["env"],
-        kept["train"],
+        config["agent"],
+        config["env"],
+        config["train"],
         description["versions"],
-        kept.get("specs"),
+        config.get("specs"),
         description["command"].partition(" ")[0],
-        kept.get("network"),
+        config.get("network"),
     )
 
 
-def check_program(stored: Stored, program: str) -> None:
+def check_program(stored: StoredRun, program: str) -> None:
     """Raises UserError for a run of the other architecture, or of a script."""
     if "script" in stored.config:
         raise UserError(
@@ -104,7 +106,7 @@ def check_program(stored: Stored, program: str) -> None:
         )
 
 
-def check_same_names(stored: Stored, given: Mapping[str, Any]) -> None:
+def check_same_names(stored: StoredRun, given: Mapping[str, Any]) -> None:
     """Raises UserError where another agent or environment is named than the run's."""
     names = {x: getattr(stored, x) for x in NAMED} | {"preset": "none"}
     for flag, name in names.items():
@@ -117,7 +119,7 @@ def check_same_names(stored: Stored, given: Mapping[str, Any]) -> None:
 
 
 def check_trusted(
-    stored: Stored,
+    stored: StoredRun,
     given: Mapping[str, Any],
     agents: Container[str],
     brings_code: Callable[[str], bool],
@@ -150,8 +152,8 @@ def check_trusted(
         )
 
 
-def seen(observation_spec: Any, action_spec: Any, frame_stack: int = 1) -> dict:
-    """What a run keeps of its environment, for `podracer.load` to do without it."""
+def encode_specs(observation_spec: Any, action_spec: Any, frame_stack: int = 1) -> dict:
+    """What `config.json` says of an environment, for `podracer.load` to do without it."""
     return {
         "observation": spec_json.encode(observation_spec),
         "action": spec_json.encode(action_spec),
@@ -164,31 +166,101 @@ def name_of(about: dict[str, Any]) -> str:
     return f"{about['agent']}-{about['env']}".replace(":", "-")
 
 
-def check_startable(folder: Path | None, overwrite: bool) -> None:
-    """Raises UserError where a new run could not write its folder; leaves nothing there.
+def train(start: Callable[..., Any], config: Any, play: Any, **about: Any) -> Path:
+    """Trains to the end, and returns the run's folder; the arguments of `open_run`."""
+    with open_run(start, config, play, **about) as (folder, updates):
+        for _ in updates:
+            pass
+    return folder
 
-    Comes before compilation, which takes long; `run_folder.create` looks again.
+
+@contextlib.contextmanager
+def open_run(
+    start: Callable[..., Generator[tuple[Any, dict[str, float] | None]]],
+    config: Any,
+    play: Callable[[Any, int], evaluation.Evaluation],
+    **about: Any,
+) -> Iterator[tuple[Path, recording.Updates]]:
+    """Yields a run's folder and its training loop, which is recorded there.
+
+    Args:
+      start: (restore, stopped) -> the training loop; both are those of `anakin.train`.
+      config: the command's, with `total_steps` and `keep`.
+      play: (state, episodes) -> an evaluation of its policy, for `keep.evaluate`.
+      **about: stored with it: `agent` and `env`, the names, and `specs`, see
+        `encode_specs`.
     """
-    place = Path("runs") if folder is None else folder
-    try:
-        with files.writing(place):  # its name may be too long
-            str(place.absolute()).encode()
-            exists = folder is not None and folder.is_dir()
-    except UnicodeEncodeError:  # Orbax could not write there
-        raise UserError(
-            f"{str(place)!a}: its path is not valid UTF-8; choose another folder"
-        ) from None
-    if exists:
-        if run_folder.is_held(folder):
-            raise UserError(
-                f"{folder}: another process is writing this run; wait for it, stop it, or "
-                "choose another folder"
-            )
-        run_folder.check_free(folder, overwrite)
-    while not place.exists() and not place.is_symlink():
-        place = place.parent
-    with files.writing(folder or "runs"), tempfile.TemporaryDirectory(dir=place):
-        pass
+    options, is_first_host = config.keep, hosts.this() == 0
+    say = print if is_first_host and not options.quiet else lambda line: None
+    profile, reached = Profile(options.profile, say), threading.Event()
+    with command.stopping() as is_asked_to_stop, contextlib.ExitStack() as stack:
+
+        def stopped() -> bool:
+            profile.step()
+            return is_asked_to_stop() or reached.is_set()
+
+        begin = _start_new if options.resume is None else _resume
+        folder, checkpoints, updates = begin(
+            stack, functools.partial(start, stopped=stopped), config, about
+        )
+        updates = profile.around(updates, folder / run_folder.PROFILE)
+        if not is_first_host:
+            yield folder, recording.save_only(updates, checkpoints)
+            return
+        rows = folder / run_folder.METRICS
+        if options.stop_at is not None:
+            recent = metrics.Recent(metrics.read(rows) if rows.exists() else ())
+            updates = stop_early(updates, options.stop_at, recent, reached.set, say)
+        steps = metrics.last(rows).get("steps", 0)
+        recorded = recording.record_updates(
+            updates,
+            folder,
+            config.total_steps,
+            f"{about['agent']} on {about['env']}",
+            options.quiet,
+            checkpoints,
+            options.sinks,
+            evaluation.Evaluator(options.evaluate, play, steps),
+        )
+        with contextlib.closing(recorded):
+            yield folder, recorded
+
+
+def _start_new(
+    stack: contextlib.ExitStack, start: Callable, config: Any, about: dict[str, Any]
+) -> tuple[Path, Checkpoints, recording.Updates]:
+    """A run from its first update; its folder is held until `stack` ends."""
+    options = config.keep
+
+    def create() -> str:
+        contents, name = about | {"train": config}, name_of(about)
+        created = run_folder.created(options.run, contents, options.overwrite, name)
+        return str(stack.enter_context(created))
+
+    hosts.lead(lambda: run_folder.check_startable(options.run, options.overwrite))
+    updates = start(restore=None)
+    folder = Path(hosts.lead(create))
+    return folder, _checkpoints_of(folder, options), updates
+
+
+def _resume(
+    stack: contextlib.ExitStack, start: Callable, config: Any, about: dict[str, Any]
+) -> tuple[Path, Checkpoints, recording.Updates]:
+    """A run from its newest checkpoint; its folder is held until `stack` ends."""
+    folder, is_first_host = config.keep.resume, hosts.this() == 0
+    if is_first_host:
+        stack.enter_context(run_folder.held(folder))
+    checkpoints = _checkpoints_of(folder, config.keep)
+    updates = start(restore=checkpoints.restore)
+    if is_first_host:
+        metrics.cut(folder / run_folder.METRICS, checkpoints.restored_updates)
+        run_folder.rewrite_config(folder, about | {"train": config})
+    return folder, checkpoints, updates
+
+
+def _checkpoints_of(folder: Path, options: Options) -> Checkpoints:
+    run_folder.check_shared(folder)
+    return Checkpoints(folder / run_folder.CHECKPOINTS, options.checkpoint)
 
 
 def stop_early(
@@ -209,87 +281,3 @@ def stop_early(
                     f"{at:g} after {row['steps']:,.0f} steps"
                 )
                 stop()
-
-
-def keep(start: Callable[..., Any], config: Any, play: Any, **about: Any) -> Path:
-    """Trains, keeps a folder of it up to date, and returns the folder; see `opened`."""
-    with opened(start, config, play, **about) as (folder, updates):
-        for _ in updates:
-            pass
-    return folder
-
-
-@contextlib.contextmanager
-def opened(
-    start: Callable[..., Generator[tuple[Any, dict[str, float] | None]]],
-    config: Any,
-    play: Callable[[Any, int], evaluation.Evaluation],
-    **about: Any,
-) -> Iterator[tuple[Path, recording.Updates]]:
-    """Yields a run's folder and its training loop, which is recorded there.
-
-    Args:
-      start: (restore, stopped) -> the training loop; both are those of `anakin.train`.
-      config: the command's, with `total_steps` and `keep`.
-      play: (state, episodes) -> an evaluation of its policy, for `keep.evaluate`.
-      **about: kept with it: `agent` and `env`, the names, and `specs`, see `seen`.
-    """
-    keep, title = config.keep, f"{about['agent']} on {about['env']}"
-    first = hosts.this() == 0
-    say = print if first and not keep.quiet else lambda line: None
-    profile = Profile(keep.profile, say)
-    reached: list[bool] = []
-
-    def checkpoints_in(folder: Path) -> Checkpoints:
-        run_folder.check_shared(folder)
-        return Checkpoints(folder / run_folder.CHECKPOINTS, keep.checkpoint)
-
-    def create() -> str:
-        name = name_of(about)
-        created = run_folder.created(keep.run, kept, keep.overwrite, name)
-        return str(stack.enter_context(created))  # held to the end
-
-    kept = about | {"train": config}
-    with command.stopping() as asked, contextlib.ExitStack() as stack:
-
-        def stopped() -> bool:
-            profile.step()
-            return asked() or bool(reached)
-
-        if keep.resume is None:
-            hosts.lead(lambda: check_startable(keep.run, keep.overwrite))
-            updates = start(restore=None, stopped=stopped)
-            folder = Path(hosts.lead(create))
-            checkpoints = checkpoints_in(folder)
-        else:
-            folder = keep.resume
-            if first:
-                stack.enter_context(run_folder.held(folder))
-            checkpoints = checkpoints_in(folder)
-            updates = start(restore=checkpoints.restore, stopped=stopped)
-            if first:
-                metrics.cut(folder / run_folder.METRICS, checkpoints.restored)
-                run_folder.rewrite_config(folder, kept)
-        updates = profile.around(updates, folder / run_folder.PROFILE)
-        if not first:
-            yield folder, recording.followed(updates, checkpoints)
-            return
-        rows = folder / run_folder.METRICS
-        if keep.stop_at is not None:
-            recent = metrics.Recent(metrics.read(rows) if rows.exists() else ())
-            updates = stop_early(
-                updates, keep.stop_at, recent, lambda: reached.append(True), say
-            )
-        steps = metrics.last(rows).get("steps", 0)
-        recorded = recording.recorded(
-            updates,
-            folder,
-            config.total_steps,
-            title,
-            keep.quiet,
-            checkpoints,
-            keep.sinks,
-            evaluation.Evaluator(keep.evaluate, play, steps),
-        )
-        with contextlib.closing(recorded):
-            yield folder, recorded

@@ -11,6 +11,7 @@ import secrets
 import shlex
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -60,11 +61,11 @@ def created(
     with contextlib.ExitStack() as lock:
         with writing(path or "runs"), contextlib.ExitStack() as undo:
             folder = fresh(name) if path is None else Path(path)
-            if made := path is None or not folder.is_dir():
+            if is_new := path is None or not folder.is_dir():
                 folder.mkdir(parents=True, exist_ok=path is None)
             check_free(folder, overwrite)  # first: no lock where no run is
             lock.enter_context(held(folder))
-            if made:
+            if is_new:
                 undo.callback(folder.rmdir)
                 undo.callback((folder / LOCK).unlink)
             check_free(folder, overwrite)  # nobody begins a run there any more
@@ -99,8 +100,8 @@ def rewrite_config(folder: str | Path, config: Any) -> None:
 def versions() -> dict[str, str]:
     """The versions of Python and of the packages that results depend on."""
     packages = {"podracer": imports.DISTRIBUTION, "jax": "jax", "jaxlib": "jaxlib"}
-    found = {name: _version(package) for name, package in packages.items()}
-    return {"python": platform.python_version()} | found
+    python = {"python": platform.python_version()}
+    return python | {name: _version(package) for name, package in packages.items()}
 
 
 def load_config(folder: str | Path, *needed: str) -> dict[str, Any]:
@@ -200,7 +201,7 @@ def is_held(folder: str | Path) -> bool:
 
 
 def load_state(folder: Path) -> dict[str, Any]:
-    """What `recording.keep_state` wrote, but "stopped" if the process died; empty if damaged."""
+    """What `recording.track_state` wrote, but "stopped" if the process died; empty if damaged."""
     try:
         state = json.loads((folder / STATE).read_text())
         started = state.get("started", 0)
@@ -223,6 +224,33 @@ def check_free(folder: Path, overwrite: bool) -> None:
             "(overwrite=True in a script)"
         )
     load_config(folder)  # never remove files that no run wrote
+
+
+def check_startable(folder: Path | None, overwrite: bool) -> None:
+    """Raises UserError where a new run could not write its folder; leaves nothing there.
+
+    Comes before compilation, which takes long; `created` looks again.
+    """
+    place = Path("runs") if folder is None else folder
+    try:
+        with writing(place):  # its name may be too long
+            str(place.absolute()).encode()
+            exists = folder is not None and folder.is_dir()
+    except UnicodeEncodeError:  # Orbax could not write there
+        raise UserError(
+            f"{str(place)!a}: its path is not valid UTF-8; choose another folder"
+        ) from None
+    if exists:
+        if is_held(folder):
+            raise UserError(
+                f"{folder}: another process is writing this run; wait for it, stop it, or "
+                "choose another folder"
+            )
+        check_free(folder, overwrite)
+    while not place.exists() and not place.is_symlink():
+        place = place.parent
+    with writing(folder or "runs"), tempfile.TemporaryDirectory(dir=place):
+        pass
 
 
 def _remove(path: Path) -> None:

@@ -10,11 +10,12 @@ import jax
 import numpy as np
 
 from podracer.agent import Agent
-from podracer.checkpoints import found
+from podracer.checkpoints import finding
 from podracer.checkpoints.checkpoint import Config as Checkpoint
 from podracer.errors import UserError
 from podracer.parallel import hosts
-from podracer.runs import evaluation, recording, run, run_folder, sinks
+from podracer.runs import evaluation, recording, run_folder, sinks
+from podracer.runs.run import Options, encode_specs, open_run, read_run
 
 FREE = ("cores", "total_steps")  # what a resumed run may change
 PLAIN = (bool, int, float, str, type(None))  # options that config.json keeps
@@ -28,7 +29,7 @@ class Config:
     total_steps: int
     seed: int
     options: dict[str, Any]  # of the training loop
-    keep: run.Keep
+    keep: Options
 
 
 def record(
@@ -97,72 +98,52 @@ def record(
         )
     if resume and run is None:
         raise UserError("resume is set but run is not: name the folder of the run")
-    keep = _keep(run, resume, overwrite)
-    plain = {name: _plain(value) for name, value in options.items()}
-    config = Config(
-        script=_script(),
-        total_steps=_plain(total_steps),
-        seed=_plain(seed),
-        options={x: v for x, v in plain.items() if isinstance(v, PLAIN)},
-        keep=dataclasses.replace(
-            keep,
-            checkpoint=Checkpoint(
-                checkpoint_minutes, checkpoint_steps, checkpoint_keep
-            ),
-            evaluate=evaluation.During(evaluate_steps, evaluate_episodes),
-            sinks=sinks.Config(tensorboard, wandb),
-            quiet=quiet,
-        ),
+    keep = dataclasses.replace(
+        _where(run, resume, overwrite),
+        checkpoint=Checkpoint(checkpoint_minutes, checkpoint_steps, checkpoint_keep),
+        evaluate=evaluation.Schedule(evaluate_steps, evaluate_episodes),
+        sinks=sinks.Config(tensorboard, wandb),
+        quiet=quiet,
     )
+    plain = {name: _plain(value) for name, value in options.items()}
+    plain = {name: value for name, value in plain.items() if isinstance(value, PLAIN)}
+    config = Config(_script(), _plain(total_steps), _plain(seed), plain, keep)
     if keep.resume is not None and not allow_changes:
         _refuse_changes(keep.resume, config)
     specs: dict[str, Any] = {}
 
     def start(**of_run: Any) -> recording.Updates:
-        return train(
-            agent,
-            _noting(environment, specs),
-            total_steps=total_steps,
-            seed=seed,
-            **options,
-            **of_run,
-        )
+        noted = _noting_specs(environment, specs)
+        fixed = {"total_steps": total_steps, "seed": seed} | options
+        return train(agent, noted, **fixed, **of_run)
 
     def play(state: Any, episodes: int) -> evaluation.Evaluation:
-        params = evaluation.acting(agent, state.learner, jax.local_devices()[0])
+        params = evaluation.acting_params(agent, state.learner, jax.local_devices()[0])
         return evaluate(agent, params, environment, episodes=episodes)
 
-    return _recorded(
-        start,
-        config,
-        play,
-        agent=agent_name or _module(agent),
-        env=env_name or _name(environment),
-        specs=specs,
-    )
+    names = {
+        "agent": agent_name or _module(agent),
+        "env": env_name or _environment_name(environment),
+    }
+    return _updates(start, config, play, **names, specs=specs)
 
 
-def _plain(value: Any) -> Any:
-    """A value of NumPy's as Python's, which JSON has: a seed may come from np.arange."""
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _recorded(start: Callable, config: Config, play: Callable, **about: Any):
-    with run.opened(start, config, play, **about) as (_, updates):
+def _updates(*arguments: Any, **about: Any) -> recording.Updates:
+    with open_run(*arguments, **about) as (_, updates):
         yield from updates
 
 
-def _keep(folder: str | Path | None, resume: bool, overwrite: bool) -> run.Keep:
-    """Where the run is kept: a resumed one has a checkpoint."""
-
-    def has_checkpoint() -> bool:
-        return bool(found.steps(Path(folder) / run_folder.CHECKPOINTS))
-
-    if resume and hosts.lead(has_checkpoint):
-        return run.Keep(resume=Path(folder))
+def _where(folder: str | Path | None, resume: bool, overwrite: bool) -> Options:
+    """Whether a run starts in the folder or, where it has a checkpoint, continues there."""
+    if not resume:
+        return Options(run=folder and Path(folder), overwrite=overwrite)
+    folder = Path(folder)
+    checkpoints = folder / run_folder.CHECKPOINTS
+    if hosts.lead(lambda: bool(finding.find_checkpoints(checkpoints))):
+        return Options(resume=folder)
     # A run of this script that was killed before its first checkpoint starts again.
-    begun = resume and hosts.lead(lambda: _is_begun(Path(folder)))
-    return run.Keep(run=folder and Path(folder), overwrite=overwrite or begun)
+    is_begun = hosts.lead(lambda: _is_begun(folder))
+    return Options(run=folder, overwrite=overwrite or is_begun)
 
 
 def _is_begun(folder: Path) -> bool:
@@ -178,9 +159,14 @@ def _script() -> str:
     return Path(sys.argv[0]).name or "notebook"
 
 
+def _plain(value: Any) -> Any:
+    """A value of NumPy's as Python's, which JSON has: a seed may come from np.arange."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def _refuse_changes(folder: Path, config: Config) -> None:
     """Raises UserError where the script gives `train` other options than before."""
-    before = run.stored(folder).config
+    before = read_run(folder).config
     if not isinstance(before.get("options"), dict):
         raise UserError(
             f"{folder}: was not recorded by a script; resume it with --resume {folder}"
@@ -199,13 +185,13 @@ def _refuse_changes(folder: Path, config: Config) -> None:
         )
 
 
-def _noting(environment: Any, specs: dict[str, Any]) -> Any:
+def _noting_specs(environment: Any, specs: dict[str, Any]) -> Any:
     """The environment; what the agent sees of it, or of the first one made, is noted."""
 
-    def note(made: Any) -> Any:
+    def note(one: Any) -> Any:
         if not specs:
-            specs.update(run.seen(made.observation_spec(), made.action_spec()))
-        return made
+            specs.update(encode_specs(one.observation_spec(), one.action_spec()))
+        return one
 
     if hasattr(environment, "observation_spec") and not isinstance(environment, type):
         return note(environment)
@@ -213,11 +199,12 @@ def _noting(environment: Any, specs: dict[str, Any]) -> Any:
 
 
 def _module(agent: Agent) -> str:
-    name = getattr(agent.learner_step, "__module__", "agent").rpartition(".")[2]
+    module = getattr(agent.learner_step, "__module__", "agent")
+    name = module.removesuffix(".agent").rpartition(".")[2]  # of the file or its room
     return "agent" if name.startswith("__") else name
 
 
-def _name(environment: Any) -> str:
+def _environment_name(environment: Any) -> str:
     # Of what a wrapper such as envs_jax.TimeLimit is around.
     while hasattr(inner := getattr(environment, "environment", None), "action_spec"):
         environment = inner

@@ -159,7 +159,7 @@ class WandB:
     def __init__(self, folder: Path, project: str):
         import wandb
 
-        with _as_user_error(f"--wandb {project}"):
+        try:
             self._run = wandb.init(
                 project=project,
                 name=folder.name,
@@ -176,6 +176,10 @@ class WandB:
                     finish_timeout_raises=True,
                 ),
             )
+        except Exception as error:
+            raise UserError(
+                f"--wandb {project}: {error} (leave it out, or WANDB_MODE=offline)"
+            ) from error
         self._run.define_metric("*", step_metric="steps")
 
     def write(self, row: Row) -> None:
@@ -203,13 +207,3 @@ def _check_installed(module: str, extra: str) -> None:
         raise UserError(
             f"--{extra} needs the package {module}: {imports.install(extra)}"
         )
-
-
-@contextlib.contextmanager
-def _as_user_error(what: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        raise UserError(
-            f"{what}: {error} (leave it out, or WANDB_MODE=offline)"
-        ) from error

@@ -26,7 +26,7 @@ MOST = 2**26  # entries of an observation; more is damage, and would exhaust the
 
 
 def decode(plain: Any) -> Any:
-    """The specs that `encode` was given; some exception where it gave no such thing."""
+    """The specs of which `encode` made this; some exception where it is no such thing."""
     if "dict" in plain:
         return {name: decode(part) for name, part in plain["dict"].items()}
     if "tuple" in plain:
@@ -58,14 +58,14 @@ def as_spec(spec: Any, tree: Any) -> Any:
         if not isinstance(tree, Sequence) or len(tree) != len(spec):
             raise ValueError(f"{_what(tree)}; it must be {len(spec)} arrays")
         return tuple(map(as_spec, spec, tree))
-    given = np.asarray(tree)
-    if given.dtype.kind in "OUSc":
+    untyped = np.asarray(tree)
+    if untyped.dtype.kind in "OUSc":
         raise ValueError(f"an observation is {tree!r:.40}; it must be {spec.dtype}")
-    with np.errstate(invalid="ignore"):  # a NaN as an integer is found below
-        array = given.astype(spec.dtype)
-    if array.dtype.kind != "f" and (lost := array != given).any():
+    with np.errstate(invalid="ignore"):  # a NaN as an integer is noticed below
+        array = untyped.astype(spec.dtype)
+    if array.dtype.kind != "f" and (lost := array != untyped).any():
         raise ValueError(
-            f"an observation has {given[lost].flat[0]}; it must be {spec.dtype}"
+            f"an observation has {untyped[lost].flat[0]}; it must be {spec.dtype}"
         )
     return array
 

@@ -16,16 +16,13 @@ from podracer.agents import AGENTS, from_flags
 from podracer.checkpoints.checkpoint import Checkpoints
 from podracer.errors import UserError
 from podracer.runs import run, run_folder, spec_json
-from podracer.runs.evaluation import acting
 from podracer.transformations import Interface
-
-__all__ = ["Trained", "acting", "export", "restore"]
 
 
 class Trained(NamedTuple):
     """An agent and what its actors need, from one checkpoint of a run."""
 
-    run: run.Stored
+    run: run.StoredRun
     agent: Agent
     params: Any  # actor parameters, on one core
     observation_spec: Any
@@ -52,7 +49,7 @@ def restore(
       UserError: there is no run or no whole checkpoint, its configuration is damaged,
         another version wrote it, or `agent` is another one.
     """
-    stored = run.stored(folder)
+    stored = run.read_run(folder)
     if stored.is_of_meta_train:
         raise UserError(
             f"{folder}: a run of meta-train, which has no agent but a rule: anakin train "
@@ -83,30 +80,31 @@ def restore(
         return agent.actor_params(LearnerState(shared, local))
 
     params = acting_params(jax.random.key(0), shared)
-    return Trained(stored, agent, params, *specs, checkpoints.restored)
+    return Trained(stored, agent, params, *specs, checkpoints.restored_updates)
 
 
-def _agent(stored: run.Stored, observation_spec: Any, action_spec: Any) -> Agent:
+def _agent(stored: run.StoredRun, observation_spec: Any, action_spec: Any) -> Agent:
     """The agent of a run that a command trained."""
-    config, module = stored.config, from_flags.agent_module(stored.agent)
-    make_network, default = from_flags.network_maker(stored.network, module)
+    config, algorithm = stored.config, from_flags.algorithm_named(stored.agent)
+    make_network, default = from_flags.network_maker(stored.network, algorithm)
+    of_agent = from_flags.upgraded(algorithm, config["agent"])
+    of_agent = command.filled(algorithm.config, of_agent, "agent.")
     return from_flags.make_agent(
-        module,
-        from_flags.for_run(
-            command.filled(module.Config(), config["agent"], "agent."),
-            config["total_steps"],
-        ),
-        command.filled(default, config["network"], "network."),
-        observation_spec,
-        action_spec,
-        command.filled(Interface(), config["interface"], "interface."),
-        stored.specs["frame_stack"],
-        make_network,
+        from_flags.Parts(
+            algorithm,
+            from_flags.for_run(of_agent, config["total_steps"]),
+            command.filled(default, config["network"], "network."),
+            observation_spec,
+            action_spec,
+            command.filled(Interface(), config["interface"], "interface."),
+            stored.specs["frame_stack"],
+            make_network,
+        )
     )
 
 
 @contextlib.contextmanager
-def _damaged(stored: run.Stored) -> Iterator[None]:
+def _damaged(stored: run.StoredRun) -> Iterator[None]:
     """One line where no agent can be made of what `config.json` says, whatever fails."""
     path = stored.folder / run_folder.CONFIG
     jax.devices()  # where JAX cannot start, the run is not to blame

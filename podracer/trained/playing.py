@@ -31,8 +31,8 @@ def evaluate(
       brings_code: (name of an environment) -> whether it imports a user's code.
     """
     config, agent = _chosen(argv, program, "evaluate", default, brings_code)
-    found = play(agent, config)
-    print(f"{agent.run.env}: {evaluation.keep(found, config, agent.updates)}")
+    played = play(agent, config)
+    print(f"{agent.run.env}: {evaluation.write(played, config, agent.updates)}")
 
 
 def render(
@@ -61,20 +61,20 @@ def _chosen(
 ) -> tuple[Any, Trained]:
     """The configuration, and the agent of the run that it names."""
     command.keep_programs()
-    given = command.read(argv, dict.fromkeys(run.NAMED, ()), switches=("trust",))
-    shown = [command.Choice(name, given[name], (), AGAIN) for name in run.NAMED]
-    shown.append(command.Choice("trust", given["trust"], (), run.TRUST))
+    flags = command.read(argv, dict.fromkeys(run.NAMED, ()), switches=("trust",))
+    shown = [command.Choice(name, flags[name], (), AGAIN) for name in run.NAMED]
+    shown.append(command.Choice("trust", flags["trust"], (), run.TRUST))
     config = command.parse(default, argv, f"{program} {verb}", shown)
     if config.run is None:
         raise UserError(f"which run? {program} {verb} RUN")
-    stored = run.stored(config.run)
+    stored = run.read_run(config.run)
     run.check_program(stored, program)
-    run.check_same_names(stored, given)
-    run.check_trusted(stored, given, AGENTS, brings_code)
+    run.check_same_names(stored, flags)
+    run.check_trusted(stored, flags, AGENTS, brings_code)
     return config, loading.restore(config.run, config.checkpoint, trust=True)
 
 
-def how(config: evaluation.Config | video.Config) -> dict[str, Any]:
+def play_options(config: evaluation.Config | video.Config) -> dict[str, Any]:
     """The options that `evaluate` and `film` of both architectures have in common."""
     return {
         "seed": config.seed,

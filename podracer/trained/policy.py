@@ -93,24 +93,18 @@ class Policy:
           ValueError: the observation does not fit the spec.
           UserError: the agent needs `reward`, and it is missing or of another shape.
         """
-        seen = spec_json.as_spec(self.observation_spec, observation)
-        if self._single:
-            seen = jax.tree.map(lambda x: x[None], seen)
-        self._check(seen)
-        begins = (
-            self._first if first is None else np.broadcast_to(first, self._first.shape)
-        )
-        reward = self._reward(reward, begins)
-        self._first = np.zeros(self._batch_size, bool)
+        observation = self._batched(observation)
+        begins = self._first if first is None else first
+        begins = np.broadcast_to(begins, self._first.shape)
         timestep = self._timestep()._replace(
             step_type=np.where(begins, FIRST, MID).astype(np.int32),
-            reward=reward,
-            observation=seen,
+            reward=self._reward(reward, begins),
+            observation=observation,
         )
+        self._first = np.zeros(self._batch_size, bool)
         self._steps += 1
-        keys = jax.random.split(
-            jax.random.fold_in(self._key, self._steps), self._batch_size
-        )
+        key = jax.random.fold_in(self._key, self._steps)
+        keys = jax.random.split(key, self._batch_size)
         self._actor_state, output = self._step(
             keys, self.params, self._actor_state, timestep
         )
@@ -147,13 +141,17 @@ class Policy:
             raise UserError(f"reward is {shape}; it must be {begins.shape}")
         return np.where(begins, 0.0, np.asarray(reward, np.float32)).astype(np.float32)
 
-    def _check(self, seen: Any) -> None:
-        for spec, x in zip(
-            jax.tree.leaves(self.observation_spec), jax.tree.leaves(seen)
-        ):
-            if x.shape != (self._batch_size, *spec.shape):
-                batch = () if self._single else (self._batch_size,)
+    def _batched(self, observation: Any) -> Any:
+        """[B, ...] in the spec's structure and types. Raises ValueError if it cannot be."""
+        batch = () if self._single else (self._batch_size,)
+
+        def batched(spec: Any, x: np.ndarray) -> np.ndarray:
+            if x.shape != (*batch, *spec.shape):
                 raise ValueError(
-                    f"an observation is {x.shape[self._single :]}; this agent sees "
+                    f"an observation is {x.shape}; this agent sees "
                     f"{(*batch, *spec.shape)} {spec.dtype}"
                 )
+            return x[None] if self._single else x
+
+        tree = spec_json.as_spec(self.observation_spec, observation)
+        return jax.tree.map(batched, self.observation_spec, tree)

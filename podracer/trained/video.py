@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -71,12 +72,12 @@ def write(film: Film, path: Path, fps: float | None = None) -> str:
     Raises:
       UserError: the file cannot be written, or ffmpeg is missing.
     """
-    asked = min(film.fps, FASTEST) if fps is None else fps
-    fps = _gif_fps(asked) if path.suffix == ".gif" else asked
-    nearest = "" if fps == asked else f", the nearest to {asked:g} that a .gif has"
-    first = next(shots(film))
+    wanted = min(film.fps, FASTEST) if fps is None else fps
+    fps = _gif_fps(wanted) if path.suffix == ".gif" else wanted
+    nearest = "" if fps == wanted else f", the nearest to {wanted:g} that a .gif has"
+    first = next(make_shots(film))
     with files.writing(path), files.atomic(path) as temporary:
-        WRITERS[path.suffix](shots(film), temporary, fps)
+        WRITERS[path.suffix](make_shots(film), temporary, fps)
     height, width, _ = first.picture.shape
     ended = sum(bool(frame.timestep.last()) for frame in film.frames)
     return (
@@ -85,7 +86,7 @@ def write(film: Film, path: Path, fps: float | None = None) -> str:
     )
 
 
-def shots(film: Film, caption: str = "") -> Iterator[Shot]:
+def make_shots(film: Film, caption: str = "") -> Iterator[Shot]:
     """The pictures of the video, each above the caption and its score."""
     for frame, score in zip(film.frames, scores(film), strict=True):
         picture = _enlarged(_rgb(frame.picture))
@@ -121,22 +122,13 @@ def _enlarged(picture: np.ndarray) -> np.ndarray:
 
 def _with_bar(picture: np.ndarray, text: str) -> np.ndarray:
     """The picture above a bar of text; both sides are even, as video formats want."""
-    height, width, _ = picture.shape
-    full = max(SMALLEST, width + width % 2)
-    canvas = np.empty((height + height % 2 + BAR, full, 3), np.uint8)
-    canvas[:] = BACKGROUND
-    left = (full - width) // 2
-    canvas[:height, left : left + width] = picture
-    canvas[-BAR:] = _bar(text, full)
-    return canvas
-
-
-def _bar(text: str, width: int) -> np.ndarray:
-    """uint8 [BAR, width, 3]"""
     from PIL import Image, ImageDraw
 
-    image = Image.new("RGB", (width, BAR), BACKGROUND)
-    place = (8, BAR / 2)
+    height, width, _ = picture.shape
+    full = max(SMALLEST, width + width % 2)
+    image = Image.new("RGB", (full, height + height % 2 + BAR), BACKGROUND)
+    image.paste(Image.fromarray(picture), ((full - width) // 2, 0))
+    place = (8, image.height - BAR / 2)
     ImageDraw.Draw(image).text(place, text, FOREGROUND, font=_font(), anchor="lm")
     return np.asarray(image)
 
@@ -182,25 +174,23 @@ def _mp4(shots: Iterable[Shot], path: Path, fps: float) -> None:
         raise UserError(
             f"{error}: write a .gif, or {imports.install('video')}"
         ) from error
-    options = ["-f", "mp4"]  # the temporary file's name does not say
-    video = None
-    for shot in shots:
-        if video is None:
-            height, width, _ = shot.picture.shape
-            video = imageio_ffmpeg.write_frames(
-                path,
-                (width, height),
-                fps=fps,
-                output_params=options,
-                macro_block_size=2,
-            )
-            with warnings.catch_warnings():  # the forked process becomes ffmpeg at once
-                warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
-                video.send(None)
+    shots = iter(shots)
+    first = next(shots)
+    height, width, _ = first.picture.shape
+    video = imageio_ffmpeg.write_frames(
+        path,
+        (width, height),
+        fps=fps,
+        output_params=["-f", "mp4"],  # the temporary file's name does not say
+        macro_block_size=2,
+    )
+    with warnings.catch_warnings():  # the forked process becomes ffmpeg at once
+        warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
+        video.send(None)
+    for shot in itertools.chain([first], shots):
         for _ in range(max(1, round(HOLD_SECONDS * fps)) if shot.held else 1):
             video.send(np.ascontiguousarray(shot.picture))
-    if video is not None:
-        video.close()
+    video.close()
 
 
 WRITERS = {".gif": _gif, ".mp4": _mp4}

@@ -19,11 +19,8 @@ from podracer.parallel import hosts
 from podracer.runs import run, run_folder
 from podracer.training import files, flags
 
-FREE = (
-    "keep.",
-    "cores:",
-    "agent.update_rule:",
-)  # what a resumed run may change without --allow-changes
+# What a resumed run may change without --allow-changes, beside `command.PINNED` fields.
+FREE = "keep.", "cores:"
 CONFIG = (
     "a run's config.json, or YAML of the same shape, to start from; flags win over it"
 )
@@ -61,16 +58,18 @@ class Configured(NamedTuple):
     ) -> Agent:
         """The agent with this configuration of its own, for these environments."""
         return from_flags.make_agent(
-            self.chosen.module,
-            agent,
-            self.config.network,
-            observation_spec,
-            action_spec,
-            self.config.interface,
-            frame_stack,
-            self.chosen.make_network,
-            self.config.replay,
-            self.config.unroll_length,
+            from_flags.Parts(
+                self.chosen.algorithm,
+                agent,
+                self.config.network,
+                observation_spec,
+                action_spec,
+                self.config.interface,
+                frame_stack,
+                self.chosen.make_network,
+                self.config.replay,
+                self.config.unroll_length,
+            )
         )
 
 
@@ -100,70 +99,70 @@ def configure(
     command.keep_programs()
     others = others or {}
     names = dict.fromkeys((*run.NAMED, "preset", "resume", "config", *others), ())
-    given = command.read(argv, names | {"agent": AGENTS}, switches=("trust",))
-    read = {name: others[name](given[name]) for name in others}
-    before = _before(given, program)
+    read_first = command.read(argv, names | {"agent": AGENTS}, switches=("trust",))
+    read = {name: others[name](read_first[name]) for name in others}
+    before = _before(read_first, program)
     if before:
-        run.check_trusted(before, given, AGENTS, environments.brings_code)
-        given |= {x: given[x] or getattr(before, x) for x in run.NAMED}
+        run.check_trusted(before, read_first, AGENTS, environments.brings_code)
+        read_first |= {x: read_first[x] or getattr(before, x) for x in run.NAMED}
     chosen = from_flags.choose(
-        given["agent"],
-        given["preset"],
-        given["network"],
+        read_first["agent"],
+        read_first["preset"],
+        read_first["network"],
         unroll_length=kind.unroll_length,
         batch_size=kind.batch_size,
     )
-    env = environments.choose(given["env"] or environments.default)
+    env = environments.choose(read_first["env"] or environments.default)
     known = {field.name for field in dataclasses.fields(kind)}
     preset = {k: v for k, v in chosen.preset._asdict().items() if k in known}
     options = environments.default_options(env.name)
     new = kind(chosen.preset.config, options, **preset)
-    default = _default(new, before, given)
+    default = _default(new, chosen, before, read_first)
     shown = (
         *chosen.flags,
         env,
-        command.Choice("config", given["config"], (), CONFIG),
-        command.Choice("trust", given["trust"], (), run.TRUST),
+        command.Choice("config", read_first["config"], (), CONFIG),
+        command.Choice("trust", read_first["trust"], (), run.TRUST),
         *read.values(),
     )
     config = command.parse(default, argv, f"{program} {kind.__name__.lower()}", shown)
-    agent = from_flags.pinned(config.agent, config.network)
+    agent = chosen.algorithm.pinned(config.agent, config.network)
     config = dataclasses.replace(config, agent=agent)
     refuse_changes(default, config)
     _check_inputs_stay(config)
     if config.keep.resume is None:
-        check_seed(config.seed, getattr(config, "seeds", 1))
+        check_seed(config.seed, config.number_of_seeds)
     others = {name: choice.name for name, choice in read.items()}
     configured = Configured(config, chosen, env.name, others)
     _check_same_on_hosts(configured, program)
     return configured
 
 
-def _before(given: Mapping[str, Any], program: str) -> run.Stored | None:
+def _before(read_first: Mapping[str, Any], program: str) -> run.StoredRun | None:
     """The run of `--resume`, or what `--config` has of one. Raises UserError."""
     for flag in ("resume", "config"):
-        if given[flag] == "":
+        if read_first[flag] == "":
             raise UserError(f"--{flag} is empty (an unset shell variable?)")
-    if given["resume"] is not None:
-        if given["config"] is not None:
+    if read_first["resume"] is not None:
+        if read_first["config"] is not None:
             raise UserError("--resume and --config: leave one of them out")
-        before = run.stored(given["resume"])
+        before = run.read_run(read_first["resume"])
         _refuse_meta_train(before)
         run.check_program(before, program)
-        run.check_same_names(before, given)
+        run.check_same_names(before, read_first)
         return before
-    if given["config"] is not None:
-        if given["preset"] not in (None, "none"):
+    if read_first["config"] is not None:
+        if read_first["preset"] not in (None, "none"):
             raise UserError(
                 "--preset and --config both choose hyperparameters: leave one of them out"
             )
-        before = files.read(given["config"], program)
+        before = files.read(read_first["config"], program)
         _refuse_meta_train(before)
         return before
     return None
 
 
-def _refuse_meta_train(before: run.Stored) -> None:
+def _refuse_meta_train(before: run.StoredRun) -> None:
     """Raises UserError for a run that learned an update rule."""
     if before.is_of_meta_train:
         raise UserError(
@@ -172,19 +171,26 @@ def _refuse_meta_train(before: run.Stored) -> None:
         )
 
 
-def _default(new: Any, before: run.Stored | None, given: Mapping[str, Any]) -> Any:
+def _default(
+    new: Any,
+    chosen: from_flags.Chosen,
+    before: run.StoredRun | None,
+    read_first: Mapping[str, Any],
+) -> Any:
     """What flags start from: the configuration `new`, or that of an earlier run."""
     if before is None:
         return new
     # Only beside --config: its fields are not those of another agent or environment.
-    other = {x for x in run.NAMED if given[x] != getattr(before, x)}
+    other = {x for x in run.NAMED if read_first[x] != getattr(before, x)}
     other -= {x for x in ("agent", "env") if getattr(before, x) is None}
     values = {name: x for name, x in before.config.items() if name not in other}
+    if "agent" in values:
+        values["agent"] = from_flags.upgraded(chosen.algorithm, values["agent"])
     config = command.filled(new, values)
-    return resumed(config, before if given["resume"] else None)
+    return resumed(config, before if read_first["resume"] else None)
 
 
-def resumed(config: Any, before: run.Stored | None) -> Any:
+def resumed(config: Any, before: run.StoredRun | None) -> Any:
     """A run's configuration, to resume it or, if `before` is None, to start another."""
     if before:
         _say_versions(before)
@@ -200,7 +206,7 @@ def resumed(config: Any, before: run.Stored | None) -> Any:
     return dataclasses.replace(config, keep=keep)
 
 
-def _say_versions(before: run.Stored) -> None:
+def _say_versions(before: run.StoredRun) -> None:
     """Prints a line for each package whose version is another one than the run's."""
     for package, version in run_folder.versions().items():
         if before.versions.get(package) != version:

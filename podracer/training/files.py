@@ -9,7 +9,7 @@ from podracer.errors import UserError
 from podracer.runs import run
 
 
-def read(path: str, program: str) -> run.Stored:
+def read(path: str, program: str) -> run.StoredRun:
     """What a file has of a run: names of agent and environment, and a configuration.
 
     Anything may be left out: then it is as without the file. `config.json` has all of it
@@ -18,19 +18,19 @@ def read(path: str, program: str) -> run.Stored:
     other command.
     """
     description = _loaded(Path(path))
-    kept = description.get("config", description)
-    if not isinstance(kept, dict) or not isinstance(kept.get("train", {}), dict):
+    content = description.get("config", description)
+    if not isinstance(content, dict) or not isinstance(content.get("train", {}), dict):
         raise _wrong(path)
-    unknown = kept.keys() - {"agent", "env", "network", "specs", "train"}
-    names = {x: kept.get(x) for x in ("agent", "env", "network")}
+    unknown = content.keys() - {"agent", "env", "network", "specs", "train"}
+    names = {x: content.get(x) for x in ("agent", "env", "network")}
     if unknown or not all(isinstance(x, str | None) for x in names.values()):
         raise _wrong(path)
     command = description.get("command")
-    stored = run.Stored(
+    stored = run.StoredRun(
         Path(path),
         names["agent"],
         names["env"],
-        kept.get("train", {}),
+        content.get("train", {}),
         {},
         None,
         f"{command}".partition(" ")[0],

@@ -29,7 +29,12 @@ class Train:
     """random seed; equal seeds give identical runs"""
     cores: int | None = None
     """number of cores to use; default: all"""
-    keep: command.Flat[run.Keep] = dataclasses.field(default_factory=run.Keep)
+    keep: command.Flat[run.Options] = dataclasses.field(default_factory=run.Options)
+
+    @property
+    def number_of_seeds(self) -> int:
+        """How many runs there are side by side, each with a seed of its own."""
+        return 1
 
     def __post_init__(self):
         check_at_least_one(

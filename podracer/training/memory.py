@@ -24,8 +24,8 @@ def available() -> int | None:
     if devices[0].platform != "cpu":
         limits = [(x.memory_stats() or {}).get("bytes_limit") for x in devices]
         return sum(limits) if all(limits) else None
-    found = [x for x in (_of_machine(), _of_container()) if x is not None]
-    return min(found, default=None)
+    limits = [x for x in (_of_machine(), _of_container()) if x is not None]
+    return min(limits, default=None)
 
 
 def _of_machine() -> int | None:

@@ -88,76 +88,53 @@ def observe_last_action(agent: Agent, action_spec: PyTree) -> Agent:
 
 
 def remember(agent: Agent, initial: Callable, see: Callable, acted: Callable) -> Agent:
-    """An agent whose timesteps are preprocessed with a state, part of its actor state.
+    """An agent whose timesteps are preprocessed with a history, part of its actor state.
 
     Args:
       agent: sees the timesteps that `see` returns.
-      initial: (batch_size) -> kept [B, ...], the state.
-      see: (kept, timestep) -> (kept, the timestep that the agent sees).
-      acted: (kept, action) -> kept, after each decision.
+      initial: (batch_size) -> history [B, ...].
+      see: (history, timestep) -> (history, the timestep that the agent sees).
+      acted: (history, action) -> history, after each decision.
     """
 
     def initial_actor_state(batch_size: int) -> PyTree:
         return initial(batch_size), agent.initial_actor_state(batch_size)
 
-    def through(act):
-        """`act(keys, inner state, preprocessed timestep)`, given raw timesteps."""
-
-        def step(keys, actor_state, timestep):
-            kept, inner = actor_state
-            kept, timestep = see(kept, timestep)
-            inner, output, *rest = act(keys, inner, timestep)
-            return (acted(kept, output.action), inner), output, *rest
-
-        return step
-
-    def with_params(actor_step):
+    def acting(actor_step):
         def step(keys, params, actor_state, timestep):
-            def act(keys, inner, seen):
-                return actor_step(keys, params, inner, seen)
-
-            return through(act)(keys, actor_state, timestep)
+            history, inner = actor_state
+            history, timestep = see(history, timestep)
+            inner, output = actor_step(keys, params, inner, timestep)
+            return (acted(history, output.action), inner), output
 
         return step
 
     def seen(trajectory: Trajectory) -> Trajectory:
         """The trajectory as the agent saw it."""
-        timesteps, outputs, (kept, inner) = trajectory
+        timesteps, outputs, (history, inner) = trajectory
 
-        def step(kept, row):
+        def step(history, row):
             timestep, action = row
-            kept, timestep = see(kept, timestep)
-            return acted(kept, action), timestep
+            history, timestep = see(history, timestep)
+            return acted(history, action), timestep
 
         rows = jax.tree.map(lambda x: x[:-1], timesteps)
         last = jax.tree.map(lambda x: x[-1], timesteps)
-        kept, rows = jax.lax.scan(step, kept, (rows, outputs.action))
-        _, last = see(kept, last)
+        history, rows = jax.lax.scan(step, history, (rows, outputs.action))
+        _, last = see(history, last)
         return Trajectory(with_last(rows, last), outputs, inner)
 
-    return learning_from(seen, through, agent)._replace(
+    return learning_from(agent, seen)._replace(
         initial_actor_state=initial_actor_state,
-        actor_step=with_params(agent.actor_step),
-        greedy_actor_step=with_params(agent.greedy_actor_step),
+        actor_step=acting(agent.actor_step),
+        greedy_actor_step=acting(agent.greedy_actor_step),
     )
 
 
-def learning_from(seen: Callable, through: Callable, agent: Agent) -> Agent:
-    """An agent that learns from `seen(trajectory)`.
-
-    Where it learns online, it acts by `through(act)`.
-    """
+def learning_from(agent: Agent, seen: Callable[[Trajectory], Trajectory]) -> Agent:
+    """An agent that learns from `seen(trajectory)`."""
 
     def learner_step(key, learner_state, trajectory):
         return agent.learner_step(key, learner_state, seen(trajectory))
 
-    def online_step(key, learner_state, interact):
-        def interact_through(act):
-            trajectory, predictions, rest = interact(through(act))
-            return seen(trajectory), predictions, rest
-
-        return agent.online_step(key, learner_state, interact_through)
-
-    return agent._replace(
-        learner_step=learner_step, online_step=agent.online_step and online_step
-    )
+    return agent._replace(learner_step=learner_step)

@@ -12,6 +12,7 @@ import numpy as np
 from dm_env import specs
 from jax.flatten_util import ravel_pytree
 
+from podracer import kernels
 from podracer.agent import Agent, LearnerState, PyTree
 from podracer.errors import UserError, check_range
 from podracer.parallel import AVERAGE, Average
@@ -159,13 +160,15 @@ def normalize_observations(
     check_no_bytes(observation_spec)
 
     def seeing(statistics):
-        def see(kept, timestep):
+        def see(history, timestep):
             seen = observe(statistics, observation_spec, timestep.observation, clip)
-            return kept, timestep._replace(observation=seen)
+            return history, timestep._replace(observation=seen)
 
-        return remember(agent, lambda batch_size: (), see, lambda kept, action: kept)
+        return remember(
+            agent, lambda batch_size: (), see, lambda history, action: history
+        )
 
-    def samples(kept, timesteps):
+    def samples(history, timesteps):
         return timesteps.observation, None
 
     return _with_statistics(seeing, "observation", observation_spec, samples, average)
@@ -199,8 +202,7 @@ def normalize_rewards(
             return discounted, discounted
 
         rewards = timesteps._replace(observation=())
-        # Several in an iteration, for which an accelerator needs fewer kernels.
-        return jax.lax.scan(step, discounted, rewards, unroll=4)[1], ~timesteps.first()
+        return kernels.scan(step, discounted, rewards)[1], ~timesteps.first()
 
     return _with_statistics(
         seeing, "reward", specs.Array((), np.float32), samples, average
@@ -222,31 +224,21 @@ def _with_statistics(
       seeing: (statistics) -> the agent that normalizes with them, made by `remember`.
       name: of the quantity; the metric `<name>_scale` is its mean divisor.
       spec: of a sample.
-      samples: (kept, timesteps [T, B, ...]) -> (samples [T, B, ...], mask [T, B]).
+      samples: (history, timesteps [T, B, ...]) -> (samples [T, B, ...], mask [T, B]).
       average: over the learner cores.
     """
     agent = seeing(None)  # for its functions that need no statistics
 
-    def opened(learner_state):
+    def parts(learner_state):
         (statistics, shared), local = learner_state
         return statistics, LearnerState(shared, local)
-
-    def updated(statistics, trajectory, inner, metrics):
-        # The last timestep is the first of the next trajectory, and is counted there.
-        timesteps = jax.tree.map(lambda x: x[:-1], trajectory.timesteps)
-        batch, mask = samples(trajectory.actor_state[0], timesteps)
-        statistics = update(statistics, batch, average, mask)
-        # Clipping hides an infinity from the losses; this metric still stops the run.
-        scales, _ = ravel_pytree(scale(statistics))
-        learner_state = LearnerState(Normalized(statistics, inner.shared), inner.local)
-        return learner_state, metrics | {f"{name}_scale": jnp.mean(scales)}
 
     def initial_learner_state(key):
         shared, local = agent.initial_learner_state(key)
         return LearnerState(Normalized(initial_state(spec), shared), local)
 
     def actor_params(learner_state):
-        statistics, inner = opened(learner_state)
+        statistics, inner = parts(learner_state)
         return Normalized(statistics, agent.actor_params(inner))
 
     def acting(choose):
@@ -256,21 +248,16 @@ def _with_statistics(
         return step
 
     def learner_step(key, learner_state, trajectory):
-        statistics, inner = opened(learner_state)
+        statistics, inner = parts(learner_state)
         inner, metrics = seeing(statistics).learner_step(key, inner, trajectory)
-        return updated(statistics, trajectory, inner, metrics)
-
-    def online_step(key, learner_state, interact):
-        statistics, inner = opened(learner_state)
-
-        def interact_and_keep(act):
-            trajectory, predictions, rest = interact(act)
-            return trajectory, predictions, (trajectory, rest)
-
-        inner, metrics, (trajectory, rest) = seeing(statistics).online_step(
-            key, inner, interact_and_keep
-        )
-        return *updated(statistics, trajectory, inner, metrics), rest
+        # The last timestep is the first of the next trajectory, and is counted there.
+        timesteps = jax.tree.map(lambda x: x[:-1], trajectory.timesteps)
+        batch, mask = samples(trajectory.actor_state[0], timesteps)
+        statistics = update(statistics, batch, average, mask)
+        # Clipping hides an infinity from the losses; this metric still stops the run.
+        scales, _ = ravel_pytree(scale(statistics))
+        learner_state = LearnerState(Normalized(statistics, inner.shared), inner.local)
+        return learner_state, metrics | {f"{name}_scale": jnp.mean(scales)}
 
     return agent._replace(
         initial_learner_state=initial_learner_state,
@@ -278,5 +265,4 @@ def _with_statistics(
         actor_params=actor_params,
         actor_step=acting(lambda agent: agent.actor_step),
         greedy_actor_step=acting(lambda agent: agent.greedy_actor_step),
-        online_step=agent.online_step and online_step,
     )

@@ -41,11 +41,11 @@ def scale_observations(agent: Agent, observation_spec: Any) -> Agent:
         bounds = _range(spec)
         return (x.astype(jnp.float32) - bounds.center) / bounds.half
 
-    def see(kept, timestep):
+    def see(history, timestep):
         observation = _each(scale, observation_spec)(timestep.observation)
-        return kept, timestep._replace(observation=observation)
+        return history, timestep._replace(observation=observation)
 
-    return remember(agent, lambda batch_size: (), see, lambda kept, action: kept)
+    return remember(agent, lambda batch_size: (), see, lambda history, action: history)
 
 
 def scale_actions(agent: Agent, action_spec: Any) -> Agent:
@@ -91,16 +91,16 @@ def _act_within(agent: Agent, action_spec: Any, move: Callable) -> Agent:
 
     def within(act):
         def step(*arguments):
-            actor_state, output, *rest = act(*arguments)
+            actor_state, output = act(*arguments)
             action = _each(to_environment, action_spec)(output.action)
-            return actor_state, ActorOutput(action, output), *rest
+            return actor_state, ActorOutput(action, output)
 
         return step
 
     def own(trajectory: Trajectory) -> Trajectory:
         return trajectory._replace(outputs=trajectory.outputs.extras)
 
-    return learning_from(own, within, agent)._replace(
+    return learning_from(agent, own)._replace(
         actor_step=within(agent.actor_step),
         greedy_actor_step=within(agent.greedy_actor_step),
     )

@@ -120,7 +120,7 @@ def replay(
     The delivered ones are inserted first, and may be sampled. With `config.fresh` the batch
     begins with them. The inner agent must correct for stale data. It counts
     `config.learned_per_insert` times the steps that are delivered, which its learning rate
-    decays by. There is no `online_step`.
+    decays by.
 
     Until each core holds its share of `config.minimum_fill`, nothing is learned: the
     metric `trained` is 0, and so are the inner agent's.
@@ -187,7 +187,6 @@ def replay(
         initial_learner_state=initial_learner_state,
         learner_step=learner_step,
         actor_params=actor_params,
-        online_step=None,
     )
 
 

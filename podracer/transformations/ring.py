@@ -43,9 +43,9 @@ def insert(ring: Ring, trajectory: Trajectory) -> Ring:
         )
     into = (ring.next + jnp.arange(count)) % slots
 
-    def write(axis, kept, new):
+    def write(axis, old, new):
         where = (slice(None),) * axis + (into,)
-        return kept.at[where].set(new, unique_indices=True, mode="promise_in_bounds")
+        return old.at[where].set(new, unique_indices=True, mode="promise_in_bounds")
 
     return Ring(
         along(write, ring.trajectories, trajectory),
@@ -86,20 +86,21 @@ def along(function: Callable, *trajectories: Trajectory) -> Trajectory:
     )
 
 
-def _check_kind(kept: Trajectory, given: Trajectory) -> None:
+def _check_kind(stored: Trajectory, delivered: Trajectory) -> None:
     """Raises UserError unless both are alike, but for the batch."""
 
     def one(axis, x):
         shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
         return jax.ShapeDtypeStruct(shape, x.dtype)
 
-    expected, found = (
-        dict(jax.tree_util.tree_leaves_with_path(along(one, x))) for x in (kept, given)
+    expected, actual = (
+        dict(jax.tree_util.tree_leaves_with_path(along(one, x)))
+        for x in (stored, delivered)
     )
-    for path in expected | found:
-        if expected.get(path) != found.get(path):
+    for path in expected | actual:
+        if expected.get(path) != actual.get(path):
             raise UserError(
                 f"replay: {jax.tree_util.keystr(path)} of a trajectory is "
-                f"{found.get(path)}, and {expected.get(path)} by the observation_spec and "
+                f"{actual.get(path)}, and {expected.get(path)} by the observation_spec and "
                 "unroll_length that replay was given: correct these"
             )

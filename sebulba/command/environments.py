@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from podracer import command, imports, parallel
-from podracer.checkpoints import found
+from podracer.checkpoints import finding
 from podracer.errors import UserError
 from podracer.runs import run, run_folder
 from sebulba import host_environments
@@ -47,7 +47,7 @@ def updates_before(resume: Path | None) -> int:
     """The updates of the newest checkpoint of a run to resume; 0 where a run starts."""
     if resume is None:
         return 0
-    return max(found.steps(resume / run_folder.CHECKPOINTS), default=0)
+    return max(finding.find_checkpoints(resume / run_folder.CHECKPOINTS), default=0)
 
 
 def example(make: Callable[..., Any], env: str) -> Any:
@@ -61,7 +61,7 @@ def example(make: Callable[..., Any], env: str) -> Any:
         raise
     except Exception as error:
         raise UserError(
-            f"--env {env}: cannot be made: {imports.described(error)}"
+            f"--env {env}: cannot be made: {imports.describe(error)}"
         ) from error
 
 
@@ -72,7 +72,7 @@ def whole(options: Any) -> Any:
     return options
 
 
-def of_run(stored: run.Stored, size: int, seed: int) -> Any:
+def of_run(stored: run.StoredRun, size: int, seed: int) -> Any:
     """The environments of a run, with other seeds than in training."""
     default = host_environments.default_options(stored.env)
     options = whole(command.filled(default, stored.config["env"], "env."))

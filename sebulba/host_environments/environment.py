@@ -18,17 +18,7 @@ class HostEnvironment(Protocol):
     transposed array, images can take ten times as long to reach a GPU. Training checks the
     first timesteps and actions, and each 1,000th.
 
-    Two optional methods make a lock-step run resume bit for bit: `snapshot()`, a pytree of
-    arrays (none of 64 bits) that are not written again, and `restore(snapshot)`, called
-    after `reset`. An optional attribute `patience` is the number of seconds after which a
-    step, which replaces what died or hung, ends or raises by its own time limits.
-
-    Two more let an actor on a CPU step the environments inside its program: `compiled()`, a
-    `Compiled`, or None if they cannot (asked once before `reset`, and called after it); and
-    `stepped(timestep, recorded)`, called after each unroll in place of `step` with the last
-    timestep, and what was recorded [T, ...] in all of its steps. Training then checks only
-    what `reset` returns. They are not used where a subclass or a wrapper has another `step`,
-    nor beside `snapshot`.
+    An environment may offer more, see `Capabilities`.
     """
 
     batch_size: int  # B
@@ -54,6 +44,45 @@ class HostEnvironment(Protocol):
 
     def close(self) -> None:
         """Frees all resources. Called once, last."""
+
+
+class Capabilities(NamedTuple):
+    """What an environment offers beyond `HostEnvironment`, by optional members."""
+
+    # `patience`: seconds after which a step, which replaces what died or hung, ends or raises
+    # by its own time limits
+    patience: float
+    # `snapshot()`, a pytree of arrays (none of 64 bits) that are not written again, and
+    # `restore(snapshot)`, called after `reset`: a lock-step run resumes bit for bit
+    snapshot: bool
+    # `send(action [M, ...], which [M])` and `receive()`, a list of (number, timestep) of those
+    # that have answered, one at least: environments answer at different times
+    dynamic: bool
+    # `compiled()`, a `Compiled`, or None if they cannot (asked once before `reset`, and called
+    # after it), and `stepped(timestep, recorded)`, called after each unroll in place of `step`
+    # with the last timestep and what was recorded [T, ...] in all of its steps: an actor on a
+    # CPU steps them inside its program. Training then checks only what `reset` returns.
+    compiled: bool
+    # `render()`, uint8 [H, W, 3] of the first environment, at `render_fps` pictures per second
+    render: bool
+
+
+def capabilities_of(environment: Any) -> Capabilities:
+    """What the environment offers; nothing else looks for its optional members."""
+    snapshot = hasattr(environment, "snapshot")
+    return Capabilities(
+        patience=getattr(environment, "patience", 0.0),
+        snapshot=snapshot,
+        dynamic=hasattr(environment, "receive"),
+        compiled=_compiles_its_step(type(environment)) and not snapshot,
+        render=hasattr(environment, "render"),
+    )
+
+
+def _compiles_its_step(kind: type) -> bool:
+    """Whether `compiled` does what `step` does: a subclass or a wrapper may have another."""
+    bases = (x for x in kind.__mro__ if {"step", "compiled"} & vars(x).keys())
+    return "compiled" in vars(next(bases, object))
 
 
 class Compiled(NamedTuple):

@@ -18,7 +18,7 @@ from podracer.trained.filming import FPS
 def default_options(name: str) -> Any:
     """The environment's own dataclass, at its defaults. Raises UserError."""
     if ":" in name:  # a user's own
-        return imports.options(imports.made(name, "--env"))
+        return imports.options(imports.construct(name, "--env"))
     known = envs_jax.ENVIRONMENTS
     if name not in known:
         raise UserError(f"no JAX environment is named {name!r}{nearest(name, known)}")
@@ -37,7 +37,7 @@ def _environment(name: str, options: Any) -> envs_jax.Environment:
         return envs_jax.make(name, **dataclasses.asdict(options))
     has_none = isinstance(options, imports.NoOptions)
     try:
-        made = custom.ready(imports.made(name, "--env") if has_none else options)
+        made = custom.ready(imports.construct(name, "--env") if has_none else options)
         envs_jax.check_first_steps(made)
         return made
     except envs_jax.ProtocolError as error:

@@ -1,7 +1,7 @@
 """Compares what any environment on the host does with the protocol, see HostEnvironment."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import dm_env
 import jax
@@ -23,6 +23,33 @@ def check_members(origin: str, environment: Any) -> None:
             f"{origin} gives {checking.shown(environment)} without {', '.join(missing)}; it "
             "must give a sebulba.host_environments.HostEnvironment"
         )
+
+
+class Checked(NamedTuple):
+    """What an actor calls of an environment; raises UserError for what breaks the protocol."""
+
+    reset: Callable[[], dm_env.TimeStep]
+    step: Callable[[Any], dm_env.TimeStep]  # takes actions of any dtype that fits
+
+
+def checked(environment: HostEnvironment) -> Checked:
+    """`reset` and `step` of the environment, whose timesteps and actions are compared."""
+    check = timestep_checker(environment)
+    spec, batch = environment.action_spec(), (environment.batch_size,)
+    check_action = checking.action_checker(type(environment).__name__, spec, batch)
+
+    def reset() -> dm_env.TimeStep:
+        timestep = environment.reset()
+        check(timestep)
+        return timestep
+
+    def step(action: Any) -> dm_env.TimeStep:
+        check_action(action)
+        timestep = environment.step(as_declared(spec, action))
+        check(timestep)
+        return timestep
+
+    return Checked(reset, step)
 
 
 def timestep_checker(environment: Any) -> Callable[[Any], None]:

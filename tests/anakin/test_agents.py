@@ -13,7 +13,17 @@ import anakin
 from anakin import checks, training
 from envs_jax import Batched, Catch, Pendulum, TimeLimit, auto_reset
 from podracer import networks, parallel
-from podracer.agents import batch_ppo, disco, from_flags, impala, lpg, muzero, ppo, pqn
+from podracer.agents import (
+    algorithm,
+    batch_ppo,
+    disco,
+    from_flags,
+    impala,
+    lpg,
+    muzero,
+    ppo,
+    pqn,
+)
 from podracer.metrics import tally
 from podracer.networks import action_model, world_model
 from podracer.transformations import Interface
@@ -58,20 +68,19 @@ def make(case, sees=None, **config):
     """The case's agent and environment; `sees` are options of its network."""
     module, default, network, interface, environment = CASES[case]
     agent = from_flags.make_agent(
-        module,
-        dataclasses.replace(default, **config),
-        dataclasses.replace(network, **sees or {}),
-        environment.observation_spec(),
-        environment.action_spec(),
-        interface,
-        make_network=from_flags.network_maker(None, module)[0],
+        from_flags.Parts(
+            algorithm.of(module),
+            dataclasses.replace(default, **config),
+            dataclasses.replace(network, **sees or {}),
+            environment.observation_spec(),
+            environment.action_spec(),
+            interface,
+        )
     )
     return agent, Batched(auto_reset(environment))
 
 
-def trained(
-    case, cores, updates=3, unroll_length=4, make_unit=training.make_step, **config
-):
+def trained(case, cores, updates=3, unroll_length=4, **config):
     """The last state on that many cores, after single updates."""
     agent, environment = make(case, **config)
     mesh = parallel.make_mesh(cores)
@@ -81,7 +90,7 @@ def trained(
         (parallel.SHARED, parallel.BATCH),
         training.LAYOUT,
     )(jax.random.key(0), jnp.arange(8))
-    unit = make_unit(agent, environment, unroll_length)
+    unit = training.make_step(agent, environment, unroll_length)
     step = parallel.over_cores(
         lambda state: unit(state)[0], mesh, (training.LAYOUT,), training.LAYOUT
     )
@@ -116,37 +125,14 @@ def test_any_number_of_cores_learns_the_same(case, numbers):
             assert all((x == copies[0]).all() for x in copies)
 
 
-def test_a_rule_learns_the_same_while_acting():
-    online, replayed = (
-        trained("lpg", 2, make_unit=make_unit).learner.shared
-        for make_unit in (training.make_online_step, training.make_step)
-    )
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), online, replayed
-    )
-
-
-def metrics(case, updates=1, make_unit=training.make_step, **config):
+def metrics(case, updates=1, **config):
     """Of the last of some updates on one core."""
     agent, environment = make(case, **config)
     state = training.initial_state(jax.random.key(0), jnp.arange(8), agent, environment)
-    unit = jax.jit(make_unit(agent, environment, 4))
+    unit = jax.jit(training.make_step(agent, environment, 4))
     for _ in range(updates):
         state, found = unit(state)
     return found
-
-
-@pytest.mark.core
-@pytest.mark.parametrize("sees", [{}, {"last_action": True}], ids=str)
-def test_while_acting_too_actions_are_constants_of_the_gradient(sees):
-    """Their distribution is differentiable, and so is the environment."""
-    case = {"reward_clipping": "none", "max_gradient_norm": 1e9, "sees": sees}
-    online, replayed = (
-        metrics("impala-continuous", make_unit=make_unit, **case)
-        for make_unit in (training.make_online_step, training.make_step)
-    )
-    norm = float(replayed["gradient_norm"])
-    assert float(online["gradient_norm"]) == pytest.approx(norm, rel=1e-4)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -183,6 +184,23 @@ def test_a_coordinator_on_this_machine_listens_to_nobody_else(
         monkeypatch.setenv(name, value)
     hosts.initialize()
     assert asked == {address: bound}
+
+
+def say_who_leads():
+    jax.config.update("jax_platforms", "none")  # starting any backend is an error
+    hosts.initialize()
+    leader = hosts.lead(lambda: hosts.this())
+    print("host", hosts.this(), "of", hosts.number_of(), "after", leader, flush=True)
+
+
+@pytest.mark.core
+def test_hosts_know_each_other_before_jax_starts(tmp_path):
+    """The index, the number and the service of values have private names in JAX."""
+    processes = many_hosts.start(tmp_path, say_who_leads, [[], []])
+    assert many_hosts.codes(processes) == [0, 0], many_hosts.said(tmp_path, 0)
+    for number in range(2):
+        said = many_hosts.said(tmp_path, number)
+        assert f"host {number} of 2 after 0\n" in said
 
 
 def say_where_it_listens():

@@ -8,8 +8,7 @@ import pytest
 import anakin
 import envs_jax
 from podracer import networks
-from podracer.agents import batch_ppo, from_flags, impala, ppo
-from podracer.agents.presets import PRESETS
+from podracer.agents import algorithm, batch_ppo, from_flags, impala, ppo
 from tests.environments import Bandit, Bandits
 
 
@@ -115,14 +114,16 @@ def test_only_a_memory_solves_the_memory_chain(module):
 
 def test_pendulum_swings_up():
     """Random play gets about -1,200; the full run is in benchmarks.learning."""
-    environment, preset = envs_jax.make("pendulum"), PRESETS["ppo"]["continuous"]
+    environment, preset = envs_jax.make("pendulum"), ppo.PRESETS["continuous"]
     agent = from_flags.make_agent(
-        ppo,
-        from_flags.for_run(preset.config, 300_000),
-        preset.network,
-        environment.observation_spec(),
-        environment.action_spec(),
-        preset.interface,
+        from_flags.Parts(
+            algorithm.of(ppo),
+            from_flags.for_run(preset.config, 300_000),
+            preset.network,
+            environment.observation_spec(),
+            environment.action_spec(),
+            preset.interface,
+        )
     )
     run = anakin.train(
         agent,

@@ -110,12 +110,10 @@ def trajectory_of(agent, lifetime):
     environment = batched(TASKS.environment(lifetime.task))
     params = agent.actor_params(agent.initial_learner_state(jax.random.key(0)))
 
-    def act(keys, actor_state, timestep):
-        return *agent.actor_step(keys, params, actor_state, timestep), ()
-
     def play():
         actors = initial_actors(jax.random.key(0), jnp.arange(2), agent, environment)
-        return unroll(act, environment, 60, actors, jax.random.key(1))[1]
+        key = jax.random.key(1)
+        return unroll(agent.actor_step, params, environment, 60, actors, key)[1]
 
     return jax.jit(play)()
 
@@ -224,7 +222,7 @@ def test_lifetimes_are_of_all_ages_and_are_reborn(whole):
     assert len({*state.lifetimes.run.updates.tolist()}) > 1
     assert state.arms.count.sum() == (state.lifetimes.births - 1).clip(0).sum()
     assert (state.lifetimes.run.updates < CONFIG.length).all()
-    assert row.keys() <= VOCABULARY.keys()
+    assert row.keys() <= VOCABULARY.keys() | agent.METRICS
     first = whole[0][0]
     moved = jax.tree.map(lambda a, b: abs(a - b).max(), first.weights, state.weights)
     assert max(jax.tree.leaves(moved)) > 0.01  # Adam's steps are about the rate
@@ -312,7 +310,7 @@ def test_the_command_is_killed_and_resumed_and_leaves_the_same_rule(tmp_path):
     sizes, weights = agent.read_rule(agent.Config(update_rule=whole / run_folder.RULE))
     assert sizes == SIZES and weights["params"]["pi_hat"]["kernel"].shape == (4, 1)
     rows = [json.loads(x) for x in (whole / "metrics.jsonl").read_text().splitlines()]
-    assert rows[-1].keys() <= VOCABULARY.keys()
+    assert rows[-1].keys() <= VOCABULARY.keys() | agent.METRICS
 
 
 class Rule(NamedTuple):

@@ -9,7 +9,7 @@ import pytest
 from anakin import training
 from envs_jax import Batched, Catch, Pendulum, auto_reset
 from podracer import parallel
-from podracer.agents import AGENTS, from_flags
+from podracer.agents import AGENTS, algorithm, from_flags
 from podracer.metrics import VOCABULARY
 from podracer.transformations import Interface
 from tests.disco_files import random_rule
@@ -29,23 +29,22 @@ CASES |= {(name, "pendulum"): Pendulum() for name in AGENTS if name not in DISCR
 @pytest.mark.parametrize("name, environment", CASES)
 def test_every_metric_of_an_agent_is_in_the_vocabulary(name, environment):
     environment = CASES[name, environment]
-    make_network, network = from_flags.network_maker(None, AGENTS[name])
-    config = AGENTS[name].Config(**CHANGES.get(name, {}))
+    chosen = algorithm.of(AGENTS[name])
+    network = from_flags.network_maker(None, chosen)[1]
+    config = dataclasses.replace(chosen.config, **CHANGES.get(name, {}))
     agent = from_flags.make_agent(
-        AGENTS[name],
-        from_flags.for_run(config, 1000),
-        dataclasses.replace(network, **NETWORKS.get(name, {})),
-        environment.observation_spec(),
-        environment.action_spec(),
-        Interface(normalize_observations=True, normalize_rewards=True),
-        make_network=make_network,
+        from_flags.Parts(
+            chosen,
+            from_flags.for_run(config, 1000),
+            dataclasses.replace(network, **NETWORKS.get(name, {})),
+            environment.observation_spec(),
+            environment.action_spec(),
+            Interface(normalize_observations=True, normalize_rewards=True),
+        )
     )
     environment = Batched(auto_reset(environment))
-    online = [training.make_online_step] if agent.online_step else []
-    for make_unit in (training.make_step, *online):
-        assert reported(make_unit(agent, environment, 4), agent, environment) <= {
-            *VOCABULARY
-        }
+    unit = training.make_step(agent, environment, 4)
+    assert reported(unit, agent, environment) <= {*VOCABULARY, *chosen.metrics}
 
 
 def reported(unit, agent, environment) -> set[str]:

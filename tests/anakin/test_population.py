@@ -102,7 +102,7 @@ def test_who_is_no_longer_finite_is_named(values):
             broken = jnp.where(numbers["x"] > 0, jnp.nan, 0.0)
             return state, told | {"loss/total": told["loss/total"] + broken}
 
-        return agent._replace(learner_step=learner_step, online_step=None)
+        return agent._replace(learner_step=learner_step)
 
     with pytest.raises(FloatingPointError, match=r"run 1 \(seed 8\), update 1"):
         for _, rows in population.train(
@@ -257,10 +257,10 @@ def test_the_command_keeps_a_folder_of_each(tmp_path):
 
 
 def keep_nothing(folder, seeds, overwrite=False):
-    """What `members.keep` does in a folder before anything is trained."""
+    """What `members.train` does in a folder before anything is trained."""
     config = command.Train(ppo.Config(), None, seeds=seeds)
     keep = dataclasses.replace(config.keep, run=folder, overwrite=overwrite)
-    members.keep(
+    members.train(
         lambda stopped: (x for x in ()),
         population.member,
         members.choose(config),
@@ -295,7 +295,7 @@ def test_a_run_that_fails_costs_no_other(tmp_path):
     keep = dataclasses.replace(config.keep, run=tmp_path, checkpoint=checkpoint)
     config = dataclasses.replace(config, keep=keep)
     with pytest.raises(FloatingPointError) as raised:
-        members.keep(
+        members.train(
             start,
             population.member,
             members.choose(config),

@@ -13,7 +13,7 @@ import anakin.__main__ as command
 from anakin import population, training
 from envs_jax import Batched, Catch, auto_reset
 from podracer import networks, parallel
-from podracer.agents import from_flags, impala
+from podracer.agents import algorithm, from_flags, impala
 from podracer.checkpoints.checkpoint import Checkpoints
 from podracer.trained import loading
 from podracer.transformations import Interface
@@ -25,14 +25,16 @@ BATCH, LENGTH = 8, 3
 def make_agent(replay):
     catch = Catch()
     return from_flags.make_agent(
-        impala,
-        impala.Config(),
-        networks.Config(hidden_sizes=(8,)),
-        catch.observation_spec(),
-        catch.action_spec(),
-        Interface(normalize_observations=True),
-        replay=replay,
-        unroll_length=LENGTH,
+        from_flags.Parts(
+            algorithm.of(impala),
+            impala.Config(),
+            networks.Config(hidden_sizes=(8,)),
+            catch.observation_spec(),
+            catch.action_spec(),
+            Interface(normalize_observations=True),
+            replay=replay,
+            unroll_length=LENGTH,
+        )
     )
 
 
@@ -46,7 +48,7 @@ def states(cores, replay):
         (parallel.SHARED, parallel.BATCH),
         training.LAYOUT,
     )
-    unit = training.make_unit(agent, environment, LENGTH, "cpu")
+    unit = training.make_step(agent, environment, LENGTH)
     step = parallel.over_cores(
         lambda state: unit(state)[0], mesh, (training.LAYOUT,), training.LAYOUT
     )

@@ -2,7 +2,6 @@
 
 import itertools
 import re
-from types import SimpleNamespace
 
 import chex
 import jax
@@ -89,8 +88,8 @@ class Image(Catch):
         return super()._board(state)[..., None]
 
 
-def test_images_are_stored_flat_and_delivered_whole():
-    """A TPU pads the last two axes of what is stored."""
+def test_images_are_delivered_whole():
+    """They are stored flat, see tests/jax_internals/."""
     _, _, (trajectory,) = unroll_once(Image(), unroll_length=7, unrolls=1)
     boards = trajectory.timesteps.observation
     assert boards.shape == (8, 2, 10, 5, 1)
@@ -98,16 +97,6 @@ def test_images_are_stored_flat_and_delivered_whole():
     for row in range(8):  # the ball's, and nothing else is there
         np.testing.assert_array_equal(boards[row, :, row].sum(-1), 1)
         assert not boards[row, :, [x for x in range(9) if x != row]].any()
-    agent, environment = make_agent(Image()), Batched(auto_reset(Image()))
-    state = training.initial_state(jax.random.key(0), jnp.arange(2), agent, environment)
-    step = training.make_step(agent, environment, 7)
-    stacked = [
-        x.aval.shape
-        for equation in jax.make_jaxpr(step)(state).eqns
-        if equation.primitive.name == "scan"
-        for x in equation.outvars
-    ]
-    assert (7, 2, 50) in stacked and (7, 2, 10, 5, 1) not in stacked
 
 
 @pytest.mark.core
@@ -118,37 +107,6 @@ def test_several_steps_in_an_iteration_are_what_they_are_one_by_one(unroll_lengt
         for platform in ("cpu", "gpu")
     )
     chex.assert_trees_all_close(one, several, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("platform", "large", "together"),
-    [("cpu", 3000, 1), ("gpu", 3000, 4), ("tpu", 3000, 4), ("tpu", 100, 1)],
-)
-def test_an_accelerator_takes_several_small_steps_in_an_iteration(
-    platform, large, together, monkeypatch
-):
-    monkeypatch.setattr(acting, "LARGE", large)
-    agent, environment = make_agent(Catch()), Batched(auto_reset(Catch()))
-    state = training.initial_state(jax.random.key(0), jnp.arange(2), agent, environment)
-    step = training.make_step(agent, environment, 9, platform)
-    (loop,) = (
-        equation.params
-        for equation in jax.make_jaxpr(step)(state).eqns
-        if equation.primitive.name == "scan" and equation.params["length"] == 9
-    )
-    assert loop["unroll"] == together
-
-
-def test_operations_are_counted_as_often_as_they_run():
-    def program(x):
-        x, _ = jax.lax.scan(lambda x, _: (jnp.sin(x), None), x, length=100)
-        x = jax.lax.while_loop(lambda x: x > 0.0, lambda x: x - 1.0, x)
-        return jax.lax.cond(x > 0.0, jnp.cos, lambda x: x * 2.0 + 1.0, x)
-
-    branches = 1 + 2
-    expected = (1 + 100) + (1 + 2) + (2 + 1 + branches)  # 2: the condition as a number
-    program = jax.make_jaxpr(program)(1.0).jaxpr
-    assert acting.operations(program) == expected, program
 
 
 def test_stored_memory_replays_to_the_actors_own_logits():
@@ -164,7 +122,7 @@ def test_stored_memory_replays_to_the_actors_own_logits():
         )
 
 
-def trained(environment, cores, updates, make_unit=training.make_step, **config):
+def trained(environment, cores, updates, **config):
     """The states after each of `updates` single updates."""
     agent = make_agent(environment, **config)
     environment = Batched(auto_reset(environment))
@@ -176,7 +134,7 @@ def trained(environment, cores, updates, make_unit=training.make_step, **config)
         training.LAYOUT,
     )(jax.random.key(0), jnp.arange(16))
     step = parallel.over_cores(
-        lambda state: make_unit(agent, environment, 4)(state)[0],
+        lambda state: training.make_step(agent, environment, 4)(state)[0],
         mesh,
         (training.LAYOUT,),
         training.LAYOUT,
@@ -214,23 +172,6 @@ def test_podracers_averaging_sees_one_cores_share():
         mean_square = state.learner.shared.opt_state[1].nu
         moved[cores] = mean_square["params"]["value_head"]["bias"]
     np.testing.assert_allclose(moved[4] * 16, moved[1], rtol=1e-4)
-
-
-@pytest.mark.core
-def test_sharing_the_forward_pass_changes_nothing_but_rounding():
-    for environment in (Catch(), Counter()):
-        offline = trained(environment, 2, 3, training.make_step)[-1]
-        online = trained(environment, 2, 3, training.make_online_step)[-1]
-        jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5),
-            offline.learner.shared.params,
-            online.learner.shared.params,
-        )
-        jax.tree.map(
-            np.testing.assert_array_equal,
-            offline.actors.timestep,
-            online.actors.timestep,
-        )
 
 
 def train(environment, agent=None, **options):
@@ -284,7 +225,7 @@ def test_a_call_moves_nothing_between_host_and_device():
     agent = make_agent(Catch())
     environment = Batched(auto_reset(Catch()))
     mesh = parallel.make_mesh(2)
-    step = training.make_online_step(agent, environment, 4)
+    step = training.make_step(agent, environment, 4)
     call = training.make_call(step)
     state = parallel.over_cores(
         lambda key, index: training.with_tally(
@@ -331,31 +272,13 @@ def test_steps_are_counted_past_32_bits(monkeypatch):
     environment = Counter()
     monkeypatch.setattr(
         training,
-        "make_online_step",
+        "make_step",
         lambda *_: lambda s: (s._replace(updates=s.updates + 1), {}),
     )
     _, metrics = last(
         train(environment, batch_size=8, unroll_length=2**28, total_steps=2**32)
     )
     assert metrics["steps"] == 2**32 and metrics["updates"] == 2
-
-
-@pytest.mark.parametrize(
-    ("platform", "online", "made"),
-    [
-        ("cpu", True, "make_online_step"),
-        ("cpu", False, "make_step"),
-        ("tpu", True, "make_step"),
-        ("gpu", True, "make_step"),
-    ],
-)
-def test_only_a_cpu_differentiates_through_the_acting(
-    platform, online, made, monkeypatch
-):
-    for name in ("make_online_step", "make_step"):
-        monkeypatch.setattr(training, name, lambda *_, name=name: name)
-    agent = SimpleNamespace(online_step=online)
-    assert training.make_unit(agent, Counter(), 4, platform) == made
 
 
 def test_total_steps_are_rounded_up_to_whole_updates():

@@ -12,7 +12,7 @@ import pytest
 import envs_jax
 from benchmarks import equal_steps, experiments, gallery, learning, records
 from benchmarks.peers import report
-from podracer.agents.presets import PRESETS
+from podracer.agents import AGENTS
 from podracer.metrics import human
 
 ROOT = Path(__file__).parents[2]
@@ -105,7 +105,7 @@ def test_an_experiment_names_what_exists(task):
     if words[0] not in ("anakin", "sebulba"):
         assert importlib.util.find_spec(words[0]) and "--total-steps" in words
         return
-    assert flags["--preset"] in PRESETS[flags.get("--agent", "impala")]
+    assert flags["--preset"] in AGENTS[flags.get("--agent", "impala")].PRESETS
     assert words[0] == "sebulba" or task.env in envs_jax.ENVIRONMENTS
     defaults = "cartpole", "cartpole-ten", "pendulum", "smoke"
     assert task.group in defaults or "--total-steps" in words

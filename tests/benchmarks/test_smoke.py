@@ -15,9 +15,9 @@ SMALL = {
     "anakin": "--envs catch --batch-sizes 8 --unroll-lengths 4 --cores 1 --seconds 0.01 "
     "--steps 320 --no-memory",
     "checkpoints": "--hidden 8 --batch-size 32 --saves 1 --turns 1",
-    "convolution": "--torsos minatar --seconds 0.01",
     "disco": f"--rule {random_rule()} --batch-size 2 --unroll-length 2 --units 4",
     "environments": "--names catch --rounds 1 --seconds 0.01 --batch-size 8 --steps 4",
+    "kernels": "--kernels shuffling --rounds 1 --scale 0.0",
     "learning": "--only smoke --seeds 1 --out runs",
     "equal_steps": "--seeds 1 --total-steps 1024 --evaluations 2 --episodes 2 "
     "--batch-size 8 --hidden-sizes 4 --report drawn",
@@ -45,12 +45,12 @@ SMALL = {
 EXPECTED = {
     "anakin": "catch",
     "checkpoints": "1 checkpoints",
-    "convolution": "gradient in a loop",
     "disco": "an update of impala",
     "environments": "libraries: not installed",
     "equal_steps": "rejax: not installed",
     "gallery": "| `catch` | A ball falls",
     "held_out": "untrained rule",
+    "kernels": "`jax.random.permutation`",
     "learning": "IMPALA",
     "meta_gradient": "without",
     "muzero": "Sebulba, one actor core",

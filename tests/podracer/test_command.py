@@ -386,7 +386,7 @@ def test_other_ends_are_left_alone():
 def test_a_platform_without_devices_is_named(tmp_path, name, command):
     """Not the folder of the run that is evaluated, which is whole."""
     catch = envs_jax.make("catch")
-    specs = run.seen(catch.observation_spec(), catch.action_spec())
+    specs = run.encode_specs(catch.observation_spec(), catch.action_spec())
     config = {"agent": "ppo", "env": "catch", "train": {}, "specs": specs}
     kept = {"command": "anakin train", "versions": {}, "config": config}
     (tmp_path / "config.json").write_text(json.dumps(kept))
@@ -444,6 +444,7 @@ def test_a_closed_terminal_stops_a_run_which_can_save(tmp_path, how):
 
 
 WITH_A_THREAD = """
+import atexit
 import threading
 import jax
 from podracer.command import exits
@@ -456,6 +457,8 @@ class Hanging(threading.Thread):
 
     def run(self):
         wait(30_000_000).block_until_ready()
+
+atexit.register(print, "handled")
 
 with exits("sebulba"):
     Hanging(daemon=True).start()
@@ -482,3 +485,4 @@ def test_a_thread_that_hangs_changes_no_exit_code(end, code, line):
     )
     assert ended.returncode == code and ended.stderr.endswith(line), ended.stderr
     assert (ended.stderr == line) == (code != 1)  # a traceback
+    assert ended.stdout == "handled\n"

@@ -11,6 +11,7 @@ from dm_env import specs
 
 from podracer.agent import ActorOutput, LearnerState
 from podracer.errors import UserError
+from podracer.kernels.foreign import without_effect
 from sebulba import actor, compiled_actor, cores, starting, transport
 from sebulba.host_environments.environment import Compiled
 from sebulba.host_environments.envpool import EnvPool, Options
@@ -45,7 +46,7 @@ def random_agent(action_spec, beyond=0, shape=None, dtype=None):
 
 
 def unrolls(environment, unroll_length, number):
-    """The first trajectories, and the actor that made them."""
+    """The first trajectories of the actor that is chosen for the environment."""
     split = cores.split(jax.devices()[:2])
     server = transport.ParameterServer(split.actors)
     server.publish(jax.device_put(jnp.float32(1.0), split.learners[0]), 7)
@@ -59,12 +60,12 @@ def unrolls(environment, unroll_length, number):
         server,
         queue,
     )
-    handed = []
+    deliveries = []
     with actor.running(actors, queue):
         for _ in range(number):
-            handed.append(jax.device_get(queue.get()))
+            deliveries.append(jax.device_get(queue.get()))
             queue.learned()
-    return handed, actors[0]
+    return deliveries
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -87,12 +88,11 @@ def compiles():
     ],
 )
 def test_an_unroll_is_that_of_single_steps(monkeypatch, name, options, unroll_length):
-    compiled, which = unrolls(make(name, **options), unroll_length, 3)
-    assert type(which) is compiled_actor.Actor
-    assert which._unroll._cache_size() == 1  # compiled once
+    environment = make(name, **options)
+    monkeypatch.setattr(environment, "step", None)  # Python does not step it
+    compiled = unrolls(environment, unroll_length, 3)
     monkeypatch.setattr(compiled_actor, "can_act", lambda *_: False)
-    stepped, which = unrolls(make(name, **options), unroll_length, 3)
-    assert type(which) is actor.Actor
+    stepped = unrolls(make(name, **options), unroll_length, 3)
     jax.tree.map(np.testing.assert_array_equal, compiled, stepped)
     last = np.concatenate([x.parts[0].timesteps.step_type for x in stepped]) == 2
     assert last.any()
@@ -197,7 +197,7 @@ class Doubling:
     batch_size, frames_per_step = 4, 1
 
     def __init__(self):
-        self.heard = []
+        self.calls = []
 
     def reset(self):
         return self._timestep(np, np.zeros(4, np.float32), 0)
@@ -213,7 +213,7 @@ class Doubling:
         return Compiled(np.int32(0), step)
 
     def stepped(self, timestep, recorded):
-        self.heard.append((timestep.observation, *recorded))
+        self.calls.append((timestep.observation, *recorded))
 
     def _timestep(self, arrays, observation, step_type):
         return dm_env.TimeStep(
@@ -241,48 +241,33 @@ class Doubling:
 
 def test_your_own_environment_hears_of_all_its_steps():
     environment = Doubling()
-    handed, which = unrolls(environment, 5, 3)
-    assert type(which) is compiled_actor.Actor
-    for number, x in enumerate(handed):
-        last, steps, doubled = environment.heard[number]
+    deliveries = unrolls(environment, 5, 3)
+    for number, x in enumerate(deliveries):
+        last, steps, doubled = environment.calls[number]
         (part,) = x.parts
         np.testing.assert_array_equal(steps, 5 * number + np.arange(5))
         np.testing.assert_array_equal(doubled, 2 * part.outputs.action)
         np.testing.assert_array_equal(doubled, part.timesteps.observation[1:])
         np.testing.assert_array_equal(last, doubled[-1])
-    assert (np.concatenate([x.parts[0].outputs.action for x in handed]) > 0).any()
-
-
-def test_a_program_that_calls_envpool_is_started_without_python():
-    """JAX does that only for programs without effects; XLA still sees that of each call."""
-    environment = make("CartPole-v1")
-    environment.reset()
-    state, simulate = environment.compiled()
-    action = np.zeros(environment.batch_size, np.int32)
-    assert jax.make_jaxpr(simulate)(state, action).effects
-    traced = jax.jit(compiled_actor.unmarked(simulate)).trace(state, action)
-    assert not traced.jaxpr.effects
-    text = traced.lower().as_text()
-    assert text.count("has_side_effect = true") == 2  # send, receive
-    environment.close()
+    assert (np.concatenate([x.parts[0].outputs.action for x in deliveries]) > 0).any()
 
 
 def test_other_effects_of_your_own_step_are_kept():
-    heard = []
+    counts = []
 
     class Printing(Doubling):
         def compiled(self):
             count, step = super().compiled()
 
             def printed(state, action):
-                jax.debug.callback(lambda x: heard.append(int(x)), state, ordered=True)
+                jax.debug.callback(lambda x: counts.append(int(x)), state, ordered=True)
                 return step(state, action)
 
             return Compiled(count, printed)
 
     unrolls(Printing(), 5, 3)
     jax.effects_barrier()
-    assert heard[:15] == [*range(15)]
+    assert counts[:15] == [*range(15)]
 
 
 def wrong_timestep(change):
@@ -330,6 +315,6 @@ def test_what_is_no_compiled_step_is_one_line(monkeypatch, given, line):
 def test_a_step_runs_without_compiling():
     """For debugging: JAX_DISABLE_JIT."""
     with jax.disable_jit():
-        simulate = compiled_actor.unmarked(Doubling().compiled().step)
+        simulate = without_effect(Doubling().compiled().step)
         state, timestep, _ = simulate(np.int32(4), np.ones(4, np.int32))
     assert (int(state), timestep.observation.tolist()) == (5, [2.0] * 4)

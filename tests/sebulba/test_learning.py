@@ -12,17 +12,26 @@ import anakin
 import envs_jax
 import sebulba
 from podracer import networks, parallel
-from podracer.agents import AGENTS, batch_ppo, from_flags, impala, lpg, ppo
-from podracer.agents.presets import PRESETS
+from podracer.agents import (
+    AGENTS,
+    algorithm,
+    batch_ppo,
+    from_flags,
+    impala,
+    lpg,
+    muzero,
+    ppo,
+    pqn,
+)
 from sebulba import actor, cores, dynamic_actor, host_environments
 from sebulba.learner import Learner
 from tests.rule_files import returns_rule
 
-MUZERO = PRESETS["muzero"]["small"]
+MUZERO = muzero.PRESETS["small"]
 CONFIGS = {
     "impala": impala.Config(learning_rate=2e-3, entropy_cost=0.01, total_steps=400_000),
     "ppo": ppo.Config(learning_rate=1e-3, total_steps=400_000),
-    "pqn": dataclasses.replace(PRESETS["pqn"]["small"].config, total_steps=400_000),
+    "pqn": dataclasses.replace(pqn.PRESETS["small"].config, total_steps=400_000),
     "batch_ppo": batch_ppo.Config(
         episodes_per_update=40, max_episode_length=10, learning_rate=3e-3, epochs=10
     ),
@@ -38,7 +47,7 @@ NETWORKS = {
 
 
 def make_agent(name, environment, **network):
-    make_network, default = from_flags.network_maker(None, AGENTS[name])
+    make_network, default = from_flags.network_maker(None, algorithm.of(AGENTS[name]))
     specs = environment.observation_spec(), environment.action_spec()
     config = dataclasses.replace(NETWORKS.get(name, default), **network)
     return AGENTS[name].make_agent(CONFIGS[name], make_network(*specs, config))
@@ -146,11 +155,11 @@ def test_the_key_of_a_decision_depends_on_the_environment_and_the_step_alone():
 
     def keys(size, first=0, steps=0, unroll_length=6):
         timestep = dm_env.TimeStep(None, np.zeros(size), None, None)
-        before = actor.Before(
+        start = actor.UnrollStart(
             None, None, jax.random.key(1), jnp.uint32(steps), timestep
         )
         programs = actor.make_programs(agent, unroll_length, 1, first)
-        return jax.random.key_data(programs.keys(before))
+        return jax.random.key_data(programs.keys(start))
 
     expected = np.asarray(keys(4, unroll_length=12))
     assert len(np.unique(expected.reshape(48, 2), axis=0)) == 48
@@ -167,11 +176,11 @@ def test_a_decision_is_the_same_whichever_environments_are_ready():
 
     def trajectory(module, steps):
         programs = module.make_programs(agent, 2, 1)
-        before, unroll = programs.start(params, jax.random.key(1), timestep)
-        keys = programs.keys(before)
+        start, unroll = programs.start(params, jax.random.key(1), timestep)
+        keys = programs.keys(start)
         for part, *which in steps:
             unroll, _ = programs.step(params, keys, unroll, part, *which)
-        return programs.finish(before, unroll, timestep)[1][0]
+        return programs.finish(start, unroll, timestep).parts[0]
 
     first, last = np.array([0, 1], np.int32), np.array([2, 3], np.int32)
     parts = [

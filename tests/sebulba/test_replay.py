@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from podracer import networks
-from podracer.agents import from_flags, impala
+from podracer.agents import algorithm, from_flags, impala
 from podracer.checkpoints.checkpoint import Checkpoints
 from podracer.transformations import Interface
 from podracer.transformations.replay import Config
@@ -28,14 +28,16 @@ def trained(folder, *stops):
     """
     example = make_environment(0)
     agent = from_flags.make_agent(
-        impala,
-        impala.Config(),
-        networks.Config(hidden_sizes=(8,)),
-        example.observation_spec(),
-        example.action_spec(),
-        Interface(),
-        replay=Config(24, minimum_fill=12),
-        unroll_length=LENGTH,
+        from_flags.Parts(
+            algorithm.of(impala),
+            impala.Config(),
+            networks.Config(hidden_sizes=(8,)),
+            example.observation_spec(),
+            example.action_spec(),
+            Interface(),
+            replay=Config(24, minimum_fill=12),
+            unroll_length=LENGTH,
+        )
     )
     told = []
     for stop in (*stops, LAST):

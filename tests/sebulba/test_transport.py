@@ -10,13 +10,13 @@ import pytest
 
 from podracer import parallel
 from sebulba import transport
-from sebulba.transport import Closed, Handed, ParameterServer, TrajectoryQueue
+from sebulba.transport import Closed, Delivery, ParameterServer, TrajectoryQueue
 
 pytestmark = pytest.mark.core
 
 
 def handed(name):
-    return Handed([name], None, None, 0, np.zeros(1, int))
+    return Delivery([name], None, None, 0, np.zeros(1, int))
 
 
 def in_thread(function, *arguments):
@@ -156,7 +156,7 @@ def test_one_hanging_actor_among_others_is_noticed(monkeypatch):
         seconds[0] += 2 * transport.PATIENCE
     actor = start(hanging, "actor 3")
     assert acted.wait(20)
-    with queue.held():
+    with queue.paused():
         seconds[0] += 10_000.0
     acted.clear()
     assert queue.get() == "first"

@@ -39,7 +39,7 @@ def steps(timesteps: dm_env.TimeStep, episode_ends: EpisodeEnds) -> Steps:
     """
     last, first = timesteps.last(), timesteps.first()
     if episode_ends == "own":
-        reward, discount, real = losses.transitions(timesteps, 1.0)
+        reward, discount, real = losses.make_transitions(timesteps, 1.0)
         mask, ends = real, last[1:]
     else:  # FIRST at t > 0 is padding, see `jump`
         real = 1.0 - first[1:].astype(jnp.float32)

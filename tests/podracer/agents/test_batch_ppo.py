@@ -10,10 +10,10 @@ import pytest
 from dm_env import specs
 
 from podracer import command, networks
-from podracer.agent import ActorOutput, LearnerState
-from podracer.agents import batch_ppo, batch_ppo_loss
-from podracer.agents.batch_ppo import Config
-from podracer.agents.presets import PRESETS
+from podracer.agent import ActorOutput, LearnerState, Trajectory
+from podracer.agents import batch_ppo
+from podracer.agents.batch_ppo import Config, upgraded
+from podracer.agents.batch_ppo import loss as batch_ppo_loss
 from podracer.errors import UserError
 from podracer.learning import losses, whole_episodes
 from podracer.networks import heads
@@ -146,7 +146,7 @@ def test_a_lost_episode_adds_no_reward_to_the_filter():
         timesteps.append(timestep)
         keys = jax.random.split(jax.random.key(1), 1)
         outputs.append(agent.actor_step(keys, params, actor_state, timestep)[1])
-    trajectory = batch_ppo.Trajectory(
+    trajectory = Trajectory(
         jax.tree.map(lambda *x: jnp.stack(x), *timesteps),
         jax.tree.map(lambda *x: jnp.stack(x), *outputs[:-1]),
         actor_state,
@@ -232,7 +232,7 @@ def trained(agent, state, key=2):
     after = timestep._replace(step_type=jnp.full(1, MID))
     timesteps = jax.tree.map(lambda *x: jnp.stack(x), timestep, after)
     outputs = jax.tree.map(lambda x: x[None], output)
-    trajectory = batch_ppo.Trajectory(timesteps, outputs, actor_state)
+    trajectory = Trajectory(timesteps, outputs, actor_state)
     return agent.learner_step(jax.random.key(key), state, trajectory)
 
 
@@ -298,9 +298,15 @@ def test_a_sure_policy_at_padding_does_not_overflow():
         lambda params, *_: networks.Predictions(Gaussian(params, 1e-6 * ones), zeros),
         None,
     )
-    batch = batch_ppo.Batch((), 0 * ones, Gaussian(ones, ones), zeros, zeros, zeros)
-    loss = jax.grad(batch_ppo_loss.make_loss(Config(), agents), 1, has_aux=True)
-    for x in jax.tree.leaves(loss(1.0, 0 * ones, batch, ())):
+    batch = batch_ppo_loss.Batch(
+        (), 0 * ones, Gaussian(ones, ones), zeros, zeros, zeros
+    )
+    loss = batch_ppo_loss.make_loss(Config(), agents, jnp.float32(1.0))
+
+    def summed(params):
+        return losses.reduced(loss(params, batch, ()))
+
+    for x in jax.tree.leaves(jax.grad(summed, has_aux=True)(0 * ones)):
         assert np.isfinite(x).all()
 
 
@@ -374,11 +380,11 @@ def test_a_network_that_cannot_say_which_parameters_are_the_values_is_refused():
 
 def test_a_value_learning_rate_of_0_in_an_old_configuration_means_none():
     values = dataclasses.asdict(dataclasses.replace(SMALL, value_learning_rate=0.0))
-    assert command.filled(Config(), values).value_learning_rate == 0.0
+    assert command.filled(Config(), upgraded(values)).value_learning_rate == 0.0
     del values["truncate_chunk_returns"]  # as before 0 meant 0
-    assert command.filled(Config(), values).value_learning_rate is None
+    assert command.filled(Config(), upgraded(values)).value_learning_rate is None
     values["value_learning_rate"] = 1e-3
-    assert command.filled(Config(), values).value_learning_rate == 1e-3
+    assert command.filled(Config(), upgraded(values)).value_learning_rate == 1e-3
 
 
 @pytest.mark.parametrize(
@@ -392,17 +398,18 @@ def test_a_memory_starts_anew_with_each_episode(memory):
 
 
 def test_presets_take_the_steps_that_they_should():
-    preset = PRESETS["batch_ppo"]["head-pendulum"].config
+    preset = batch_ppo.PRESETS["latest-pendulum"].config
     pieces = preset.episodes_per_update * (200 // preset.chunk_length)
     steps = pieces // preset.chunks_per_step * preset.epochs
     assert steps == 150  # spec B4
-    paper, v1, head = (PRESETS["batch_ppo"][name] for name in ("paper", "v1", "head"))
+    names = "paper", "v1", "latest"
+    paper, v1, latest = (batch_ppo.PRESETS[name] for name in names)
     rates = [
         (x.config.learning_rate, x.config.value_learning_rate)
-        for x in (paper, v1, head)
+        for x in (paper, v1, latest)
     ]
     assert rates == [(1e-4, 1e-3), (1e-4, 3e-4), (1e-4, None)]
-    assert [x.config.epochs for x in (paper, v1, head)] == [25, 50, 25]
+    assert [x.config.epochs for x in (paper, v1, latest)] == [25, 50, 25]
 
 
 @pytest.mark.parametrize(

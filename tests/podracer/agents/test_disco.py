@@ -16,7 +16,6 @@ import sebulba.__main__ as sebulba
 from podracer import rules
 from podracer.agent import ActorOutput, LearnerState, Trajectory
 from podracer.agents import disco, learned_rule
-from podracer.agents.presets import PRESETS
 from podracer.errors import UserError
 from podracer.networks.action_model import Config
 from podracer.networks.policies import Categorical
@@ -156,14 +155,14 @@ def test_what_the_agent_cannot_do_is_refused():
     with pytest.raises(UserError, match="episode_ends is jump, where a recurrent"):
         disco.make_agent(disco.Config(episode_ends="jump"), network)
     with pytest.raises(UserError, match="update_rule is missing"):
-        disco.Config().pinned(NETWORK)
+        disco.pinned(disco.Config(), NETWORK)
 
 
 def test_a_run_resumes_with_its_own_rule_only(tmp_path):
     path = tmp_path / "rule.npz"
     shutil.copy(disco_files.random_rule(0), path)
-    pinned = disco.Config(update_rule=path).pinned(NETWORK)
-    assert pinned.pinned(NETWORK) == pinned
+    pinned = disco.pinned(disco.Config(update_rule=path), NETWORK)
+    assert disco.pinned(pinned, NETWORK) == pinned
     disco.read_rule(pinned)
     shutil.copy(disco_files.random_rule(1), path)
     with pytest.raises(UserError, match="the rule file has changed"):
@@ -255,7 +254,7 @@ def test_a_file_that_is_no_such_rule_is_one_line(tmp_path, monkeypatch):
 
 def test_presets():
     """`catch` is the reference's notebook: 58 frames an update, here 56."""
-    preset = PRESETS["disco"]["catch"]
+    preset = disco.PRESETS["catch"]
     assert preset.unroll_length + 1 == 29 and preset.batch_size == 2
     assert preset.config.learning_rate == 1e-2
     replay = preset.replay

@@ -1,7 +1,5 @@
 """Agents for environments: what lies between the two fits together, in any combination."""
 
-import itertools
-
 import dm_env
 import jax
 import jax.numpy as jnp
@@ -10,8 +8,7 @@ import pytest
 from dm_env import specs
 
 from podracer import networks
-from podracer.agents import batch_ppo, from_flags, impala, ppo
-from podracer.agents.presets import PRESETS
+from podracer.agents import AGENTS, algorithm, batch_ppo, from_flags, impala, ppo
 from podracer.errors import UserError
 from podracer.transformations import Interface
 
@@ -30,13 +27,15 @@ def make(module, spec, action_spec, interface, frame_stack=1, network=NETWORK):
     if isinstance(action_spec, specs.BoundedArray):
         network = networks.Config(hidden_sizes=(4,))
     return from_flags.make_agent(
-        module,
-        module.Config(),
-        network,
-        spec,
-        action_spec,
-        interface,
-        frame_stack,
+        from_flags.Parts(
+            algorithm.of(module),
+            module.Config(),
+            network,
+            spec,
+            action_spec,
+            interface,
+            frame_stack,
+        )
     )
 
 
@@ -122,13 +121,11 @@ def test_what_cannot_be_is_one_line(spec, action_spec, interface, line):
 
 @pytest.mark.parametrize(
     ("agent", "name"),
-    list(
-        itertools.chain(*([(a, n) for n in presets] for a, presets in PRESETS.items()))
-    ),
+    [(agent, name) for agent, module in AGENTS.items() for name in module.PRESETS],
 )
 def test_a_preset_is_its_agents(agent, name):
     chosen = from_flags.choose(agent, name, None, unroll_length=1, batch_size=1)
-    assert chosen.preset == PRESETS[agent][name]._replace(network=chosen.preset.network)
-    assert isinstance(chosen.preset.config, chosen.module.Config)
-    default = from_flags.network_maker(None, chosen.module)[1]
+    preset = AGENTS[agent].PRESETS[name]
+    assert chosen.preset == preset._replace(network=chosen.preset.network)
+    default = from_flags.network_maker(None, chosen.algorithm)[1]
     assert type(chosen.preset.network) is type(default)

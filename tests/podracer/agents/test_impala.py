@@ -12,8 +12,7 @@ from dm_env import specs
 from podracer import networks
 from podracer.agent import ActorOutput, Trajectory
 from podracer.agents import impala
-from podracer.agents.presets import PRESETS
-from podracer.learning import gradients, optimizers
+from podracer.learning import gradients, losses, optimizers
 from podracer.networks.policies import Categorical
 from tests.jitted import jitted
 
@@ -62,9 +61,9 @@ def case_two():
     )
     logits = jnp.concatenate([jnp.array(PI, jnp.float32), jnp.zeros((1, 2, 3))])
     value = jnp.array([[0.3, 0.1], [0.2, -0.2], [0.4, 0.6], [0.5, -0.3]])
-    return networks.Predictions(Categorical(logits), value), Trajectory(
-        timesteps, outputs, ()
-    )
+    predictions = networks.Predictions(Categorical(logits), value)
+    network = networks.Network(None, None, None, lambda *_: predictions, None)
+    return network, (timesteps, outputs)
 
 
 @pytest.mark.parametrize(
@@ -72,25 +71,35 @@ def case_two():
 )
 def test_loss_sums_as_torchbeast(entropy_cost, expected):
     config = impala.Config(entropy_cost=entropy_cost)
-    total, metrics = impala.make_loss(config)(*case_two())
+    network, rows = case_two()
+    loss = impala.make_loss(config, network)
+    total, metrics = losses.reduced(loss((), rows, ()))
     assert float(total) == pytest.approx(expected, abs=1e-5)
-    assert 6 * float(metrics["loss/policy"]) == pytest.approx(-0.524772033, abs=1e-5)
-    assert 6 * float(metrics["loss/value"]) == pytest.approx(1.181183361, abs=1e-5)
-    assert 6 * float(metrics["loss/entropy"]) == pytest.approx(-5.564265509, abs=1e-5)
+    assert float(metrics["loss/policy"]) == pytest.approx(-0.524772033, abs=1e-5)
+    assert float(metrics["loss/value"]) == pytest.approx(1.181183361, abs=1e-5)
+    assert float(metrics["loss/entropy"]) == pytest.approx(-5.564265509, abs=1e-5)
 
 
-def test_reductions_differ_by_a_factor():
-    totals = {
-        reduction: float(
-            impala.make_loss(impala.Config(reduction=reduction))(*case_two())[0]
-        )
-        for reduction in ("sum", "mean", "podracer")
-    }
-    assert totals["sum"] == totals["podracer"] == pytest.approx(6 * totals["mean"])
+@pytest.mark.parametrize(
+    ("reduction", "expected"),
+    [("sum", 4.0 * 3.0), ("mean", 3.0 / 6), ("podracer", 3.0)],
+)
+def test_a_reduction_is_of_the_gradient_of_a_sum(reduction, expected):
+    """On four cores, with six transitions on each."""
+
+    class OfFour:
+        def __call__(self, x):
+            return x
+
+        def total(self, x):
+            return 4.0 * x
+
+    config = impala.Config(reduction=reduction)
+    assert impala.reduced_over_cores(config, 3.0, 6, OfFour()) == expected
 
 
 def test_presets_are_the_published_ones():
-    presets = PRESETS["impala"]
+    presets = impala.PRESETS
     torchbeast, table = presets["torchbeast"], presets["impala"]
     assert (torchbeast.unroll_length, torchbeast.batch_size) == (80, 8)
     assert torchbeast.config == impala.Config(

@@ -13,7 +13,6 @@ from dm_env import specs
 
 from podracer import networks
 from podracer.agents import learned_rule, lpg
-from podracer.agents.presets import PRESETS
 from podracer.errors import UserError
 from podracer.networks import heads
 from podracer.rules import files, reinforce
@@ -146,13 +145,15 @@ def test_acting_needs_no_file():
 def test_a_run_keeps_the_checksum_of_its_rule(tmp_path):
     path = tmp_path / "rule.safetensors"
     files.save_rule(path, "lpg", *returns_weights())
-    config = dataclasses.replace(CONFIG, update_rule=path).pinned(NETWORK)
+    config = lpg.pinned(dataclasses.replace(CONFIG, update_rule=path), NETWORK)
     assert config.update_rule_checksum == files.checksum(returns_rule())
     assert lpg.read_rule(config)[0].prediction_size == 4
     files.save_rule(path, "lpg", *returns_weights(discount_factor=0.5))
     with pytest.raises(UserError, match="the rule file has changed"):
         lpg.read_rule(config)
-    assert config.pinned(NETWORK).update_rule_checksum != config.update_rule_checksum
+    assert (
+        lpg.pinned(config, NETWORK).update_rule_checksum != config.update_rule_checksum
+    )
 
 
 def test_weights_of_other_sizes_are_refused(tmp_path):
@@ -160,7 +161,7 @@ def test_weights_of_other_sizes_are_refused(tmp_path):
     sizes, weights = returns_weights()
     files.save_rule(path, "lpg", dataclasses.replace(sizes, memory_size=3), weights)
     with pytest.raises(UserError, match="a rule of another architecture"):
-        dataclasses.replace(CONFIG, update_rule=path).pinned(NETWORK)
+        lpg.pinned(dataclasses.replace(CONFIG, update_rule=path), NETWORK)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +192,7 @@ def test_a_network_that_cannot_be_is_one_line(seen, actions, network, line):
 
 
 def test_the_tabular_preset_is_the_papers():
-    preset = PRESETS["lpg"]["tabular"]
+    preset = lpg.PRESETS["tabular"]
     assert (preset.unroll_length, preset.batch_size) == (20, 64)
     assert (preset.config.optimizer, preset.config.learning_rate) == ("sgd", 40.0)
     assert preset.network.prediction_size == rule.Sizes().prediction_size == 30

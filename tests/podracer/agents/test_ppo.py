@@ -13,8 +13,8 @@ from dm_env import specs
 from podracer import networks
 from podracer.agent import ActorOutput, Trajectory, with_last
 from podracer.agents import ppo
-from podracer.agents.presets import PRESETS
 from podracer.errors import UserError
+from podracer.learning import losses
 from podracer.networks import Network, Predictions
 from podracer.networks.policies import Categorical
 from tests.jitted import jitted
@@ -138,9 +138,8 @@ def batch_of(advantage, target=1.0, value=0.0, mask=1.0):
 def test_the_loss_by_hand(advantage, gain):
     network = constant_network((math.log(4), 0.0), 0.5)
     config = ppo.Config(entropy_cost=0.1, value_cost=0.5)
-    total, terms = ppo.make_loss(config, network)(
-        network.init(None), batch_of(advantage), ()
-    )
+    loss = ppo.make_loss(config, network)
+    total, terms = losses.reduced(loss(network.init(None), batch_of(advantage), ()))
     entropy = -0.8 * math.log(0.8) - 0.2 * math.log(0.2)
     kl = 0.6 - math.log(1.6)
     assert float(terms["loss/policy"]) == pytest.approx(-gain, abs=1e-5)
@@ -152,10 +151,14 @@ def test_the_loss_by_hand(advantage, gain):
     assert float(total) == pytest.approx(expected, abs=1e-5)
 
 
+def summed(loss):
+    return lambda *args: losses.reduced(loss(*args))
+
+
 def test_a_clipped_value_gains_nothing():
     """0 when acting, 0.5 now, 1 wanted: beyond 0.2 no way is paid."""
     network = constant_network((0.0, 0.0), 0.5)
-    loss = ppo.make_loss(ppo.Config(clip_value=0.2), network)
+    loss = summed(ppo.make_loss(ppo.Config(clip_value=0.2), network))
     gradient, terms = jax.grad(loss, has_aux=True)(
         network.init(None), batch_of(1.0), ()
     )
@@ -165,7 +168,7 @@ def test_a_clipped_value_gains_nothing():
 
 def test_a_void_transition_teaches_nothing():
     network = constant_network((1.0, 0.0), 0.5)
-    loss = ppo.make_loss(ppo.Config(), network)
+    loss = summed(ppo.make_loss(ppo.Config(), network))
     gradient, terms = jax.grad(loss, has_aux=True)(
         network.init(None), batch_of(5.0, mask=0.0), ()
     )
@@ -176,7 +179,7 @@ def test_a_void_transition_teaches_nothing():
 def test_void_transitions_leave_the_means_over_actions_as_they_are():
     """So that `max_kl` ends the epochs where it should."""
     network = constant_network((1.0, 0.0), 0.5)
-    loss = ppo.make_loss(ppo.Config(), network)
+    loss = summed(ppo.make_loss(ppo.Config(), network))
     taken, void = batch_of(5.0), batch_of(5.0, mask=0.0)
     both = jax.tree.map(lambda *x: jnp.concatenate(x), taken, void)
     (_, alone), (_, halved) = (
@@ -307,6 +310,6 @@ def test_impossible_numbers_are_one_line(field, value):
 
 
 def test_the_preset_for_atari_is_the_papers():
-    preset = PRESETS["ppo"]["atari"]
+    preset = ppo.PRESETS["atari"]
     assert (preset.unroll_length, preset.batch_size) == (128, 8)
     assert (preset.config.epochs, preset.config.minibatches) == (3, 4)  # table 5

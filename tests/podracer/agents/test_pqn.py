@@ -67,13 +67,13 @@ def test_targets_are_those_of_a_slow_loop(discount):
     step_types[[1, 4], -1], step_types[[2, 5], -1] = LAST, FIRST
     timesteps = timesteps_of(step_types, discount)
     values = rng.normal(size=step_types.shape).astype(np.float32)
-    between = losses.transitions(timesteps, 0.9)
-    got = losses.lambda_returns(jnp.asarray(values[1:]), between, 0.7)
+    transitions = losses.make_transitions(timesteps, 0.9)
+    got = losses.lambda_returns(jnp.asarray(values[1:]), transitions, 0.7)
     for b in range(step_types.shape[1]):
         one = jax.tree.map(lambda x, b=b: x[:, b], timesteps)
         for t, expected in enumerate(target_by_hand(values[:, b], one, 0.9, 0.7)):
             if expected is None:
-                assert between.mask[t, b] == 0.0
+                assert transitions.mask[t, b] == 0.0
             else:
                 np.testing.assert_allclose(got[t, b], expected, atol=1e-6)
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from podracer.checkpoints import checksums, found
+from podracer.checkpoints import checksums, finding
 from podracer.checkpoints.checkpoint import Checkpoints
 from podracer.checkpoints.checksums import FILE as CHECKSUMS
 from podracer.checkpoints.checksums import METADATA
@@ -90,7 +90,7 @@ def test_a_damaged_file_is_named_and_an_older_checkpoint_used(
         folder = tmp_path / str(number)
         shutil.copytree(saved, folder)
         damage(folder / "6" / name)
-        newest, _ = found.to_resume(folder)
+        newest, _ = finding.choose_to_resume(folder)
         said = capsys.readouterr().out.splitlines()
         if newest == 6:
             assert is_harmless(name) and not said
@@ -104,7 +104,11 @@ def test_a_damaged_file_is_named_and_an_older_checkpoint_used(
     assert_restored(folder, 5)
     save(folder, 6, 7)  # Orbax would skip 6 if the damaged one were still there
     assert_restored(folder, 7)
-    assert [n for n, problem in found.problems(folder) if not problem] == [7, 6, 5]
+    assert [n for n, problem in finding.find_problems(folder) if not problem] == [
+        7,
+        6,
+        5,
+    ]
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
@@ -113,7 +117,7 @@ def test_where_none_is_left_one_line_names_the_damage(saved, tmp_path, capsys, d
         folder = tmp_path / str(number)
         shutil.copytree(saved / "6", folder / "6")
         damage(folder / "6" / name)
-        if is_harmless(name) and found.newest(folder)[0] == 6:
+        if is_harmless(name) and finding.find_newest(folder)[0] == 6:
             continue
         with pytest.raises(UserError) as error:
             Checkpoints(folder).restore(state(0), LAYOUT)
@@ -133,7 +137,7 @@ def test_damage_to_an_older_checkpoint_stops_nothing(saved, tmp_path, damage):
         damage(folder / "5" / name)
         save(folder, 7, keep=1)
         assert_restored(folder, 7)
-        assert 6 in found.steps(folder)  # the best one
+        assert 6 in finding.find_checkpoints(folder)  # the best one
 
 
 def test_a_second_damaged_checkpoint_of_the_same_name_replaces_the_first(
@@ -151,9 +155,9 @@ def test_other_names_are_no_checkpoints(saved, tmp_path):
     for name in ("07", "7.damaged", "8.orbax-checkpoint-tmp", "²", "9x"):
         (tmp_path / "all" / name).mkdir()
     (tmp_path / "all" / "10").touch()
-    assert found.steps(tmp_path / "all") == [6, 5]
+    assert finding.find_checkpoints(tmp_path / "all") == [6, 5]
     assert_restored(tmp_path / "all", 6)
-    assert found.steps(tmp_path / "nowhere") == []
+    assert finding.find_checkpoints(tmp_path / "nowhere") == []
 
 
 @pytest.mark.parametrize("late", [b"", b'{"item_hand', b'{"metrics": null}'])
@@ -164,4 +168,4 @@ def test_metadata_that_orbax_writes_late_is_no_damage(tmp_path, late):
     (tmp_path / METADATA).write_bytes(b'{"metrics": 1}')
     checksums.write(tmp_path)
     (tmp_path / METADATA).write_bytes(late)
-    assert checksums.problem(tmp_path) is None
+    assert checksums.find_problem(tmp_path) is None

@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
+import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
 
-from podracer.checkpoints import checksums, found, quiet, reading
+from podracer.checkpoints import checksums, finding, quiet, reading
 from podracer.checkpoints.checkpoint import Checkpoints
 from podracer.errors import UserError
 
@@ -25,7 +26,7 @@ def folder(tmp_path):
 
 def replace(folder):
     """What a run does that keeps one checkpoint."""
-    (newest,) = found.steps(folder)
+    (newest,) = finding.find_checkpoints(folder)
     (folder / str(newest)).rename(folder / str(newest + 1))
 
 
@@ -33,21 +34,21 @@ def restoring(monkeypatch, folder, failures, act=replace):
     """Reads as Orbax does, where the first `failures` readings fail after `act`."""
     read = []
 
-    def shared_half(item, shared):
+    def read_shared(item, shared):
         read.append(int(item.parent.name))
         if len(read) <= failures:
             act(folder)
             raise Exception("Encountered error while reading array")  # noqa: TRY002  (Orbax does)
         return "read"
 
-    monkeypatch.setattr(reading, "shared_half", shared_half)
+    monkeypatch.setattr(reading, "read_shared", read_shared)
     return Checkpoints(folder), read
 
 
 def test_the_newest_is_chosen_again(monkeypatch, folder):
     checkpoints, read = restoring(monkeypatch, folder, failures=2)
     assert checkpoints.restore_shared(None) == "read"
-    assert read == [5, 6, 7] and checkpoints.restored == 7
+    assert read == [5, 6, 7] and checkpoints.restored_updates == 7
 
 
 def test_a_part_that_is_removed_is_enough(monkeypatch, folder):
@@ -63,7 +64,7 @@ def test_at_last_it_is_one_line(monkeypatch, folder):
     line = "/9: was removed by the run while it was read; .* raise --checkpoint.keep$"
     with pytest.raises(UserError, match=line):
         checkpoints.restore_shared(None)
-    assert read == [5, 6, 7, 8, 9] and len(read) == found.ATTEMPTS
+    assert read == [5, 6, 7, 8, 9] and len(read) == finding.ATTEMPTS
 
 
 def test_a_named_one_is_not_replaced_by_another(monkeypatch, folder):
@@ -85,19 +86,19 @@ def test_an_error_about_a_whole_one_is_told(monkeypatch, folder):
 def test_one_that_is_removed_while_it_is_verified_is_not_damaged(
     monkeypatch, capsys, folder, updates
 ):
-    problem = checksums.problem
+    problem = checksums.find_problem
 
     def verified(path):
         if path.name == "5":
             replace(folder)
         return problem(path)
 
-    monkeypatch.setattr(checksums, "problem", verified)
+    monkeypatch.setattr(checksums, "find_problem", verified)
     if updates is None:
-        assert found.to_read(folder, updates) == 6
+        assert finding.choose_to_read(folder, updates) == 6
     else:
         with pytest.raises(UserError, match="/5: was removed by the run while"):
-            found.to_read(folder, updates)
+            finding.choose_to_read(folder, updates)
     assert not capsys.readouterr().out
 
 
@@ -127,3 +128,38 @@ def test_what_orbax_leaves_behind_is_dropped_and_nothing_else(monkeypatch, caplo
         logger.error("never retrieved", exc_info=error)
     assert [x.exc_value for x in seen] == [error]
     assert [x.exc_info[1] for x in caplog.records] == [closed, error]
+
+
+READS_WHAT_IS_REMOVED = """
+import sys
+from pathlib import Path
+import jax
+from podracer.checkpoints import quiet
+from orbax import checkpoint
+
+folder = Path(sys.argv[1]) / "state"
+keys = jax.random.split(jax.random.key(0), 60)
+state = {str(i): jax.random.normal(key, (300, 300)) for i, key in enumerate(keys)}
+checkpointer = checkpoint.Checkpointer(checkpoint.StandardCheckpointHandler())
+checkpointer.save(folder, args=checkpoint.args.StandardSave(state))
+for path in folder.rglob("d/*"):
+    path.unlink()
+quiet.drop_late_callbacks()
+for _ in range(3):
+    try:
+        checkpointer.restore(folder, args=checkpoint.args.StandardRestore(state))
+    except Exception:
+        print("failed")
+"""
+
+
+def test_a_read_that_fails_leaves_no_tracebacks(tmp_path):
+    ended = subprocess.run(
+        [sys.executable, "-c", READS_WHAT_IS_REMOVED, tmp_path],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ended.stdout == 3 * "failed\n"
+    assert "Traceback" not in ended.stderr

@@ -165,7 +165,7 @@ def episode(step_types, discount):
 
 def test_only_last_to_first_is_void():
     timesteps = episode([FIRST, MID, LAST, FIRST, LAST], [1, 1, 0, 1, 1])
-    got = losses.transitions(timesteps, 0.9)
+    got = losses.make_transitions(timesteps, 0.9)
     np.testing.assert_array_equal(got.mask[:, 0], [1, 1, 0, 1])
     np.testing.assert_array_equal(got.reward[:, 0], [1, 1, 0, 1])
     np.testing.assert_allclose(got.discount[:, 0], [0.9, 0, 0, 0.9])
@@ -174,7 +174,7 @@ def test_only_last_to_first_is_void():
 def test_an_episode_that_was_lost_is_cut_off_before_its_end():
     """FIRST after MID: what led there is bootstrapped from the observation before."""
     timesteps = episode([FIRST, MID, MID, FIRST, MID], [1] * 5)
-    got = losses.transitions(timesteps, 0.9)
+    got = losses.make_transitions(timesteps, 0.9)
     np.testing.assert_array_equal(got.mask[:, 0], [1, 1, 0, 1])
     values = column([0.0, 10, 20, 30, 40])
     advantage = losses.gae(values, got, 1.0)[:, 0]
@@ -202,7 +202,7 @@ def test_nothing_after_an_end_changes_what_came_before(last, lost):
         got = losses.vtrace(
             values[:-1],
             values[1:],
-            losses.transitions(timesteps, 0.9),
+            losses.make_transitions(timesteps, 0.9),
             jnp.full((6, 1), 1.5),
         )
         return np.asarray(got.target), np.asarray(got.advantage)
@@ -252,7 +252,7 @@ def episodes(draw):
 
 @jax.jit
 def advantages(values, timesteps, discount, lambda_):
-    return losses.gae(values, losses.transitions(timesteps, discount), lambda_)
+    return losses.gae(values, losses.make_transitions(timesteps, discount), lambda_)
 
 
 @hypothesis.settings(deadline=None, max_examples=30)
@@ -279,7 +279,7 @@ def test_gae_without_an_end_is_rlaxs():
     timesteps = dm_env.TimeStep(
         jnp.full((6, 1), int(MID)), reward, jnp.ones((6, 1)), jnp.zeros((6, 1))
     )
-    between = losses.transitions(timesteps, 0.9)
+    between = losses.make_transitions(timesteps, 0.9)
     expected = rlax.truncated_generalized_advantage_estimation(
         reward[1:, 0], jnp.full(5, 0.9), 0.8, values[:, 0]
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from podracer.agents import AGENTS, algorithm
 from podracer.errors import UserError
 from podracer.metrics import (
     VOCABULARY,
@@ -185,9 +186,11 @@ def test_the_newest_numbers_of_a_long_file(path):
 def test_the_page_of_metrics_says_what_the_vocabulary_says():
     page = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
     lines = [line for line in page.splitlines() if line.startswith("| `")]
+    of_agents = [algorithm.of(module).metrics for module in AGENTS.values()]
     assert lines == [
         f"| `{name}` | {unit} | {meaning} |"
-        for name, (unit, meaning) in VOCABULARY.items()
+        for words in (VOCABULARY, *of_agents)
+        for name, (unit, meaning) in words.items()
     ]
 
 

@@ -41,6 +41,22 @@ def test_a_mean_does_not_drift_with_the_number_of_updates():
     assert alternating == pytest.approx(1000.5, rel=1e-6)
 
 
+def test_a_learner_names_its_failure():
+    """The run stops with its words, and no row has that metric."""
+    name = tally.FAILED + "a target is too large: raise limit"
+    counted = tally.initial_state({name: jnp.float32(0), "loss": jnp.float32(0)})
+    for update, flag in ((1, 0.0), (2, 0.5), (3, 1.0)):  # 0.5: of two cores, one failed
+        metrics = {name: jnp.float32(flag), "loss": jnp.float32(3.0)}
+        counted = tally.add(counted, metrics, jnp.uint32(update))
+        if flag == 0.0:
+            tally.stop_if_not_finite(counted.failures)
+    assert tally.reported(counted.means) == {"loss": 3.0}
+    with pytest.raises(
+        FloatingPointError, match="^update 2: a target is too large: ra"
+    ):
+        tally.stop_if_not_finite(counted.failures)
+
+
 @pytest.mark.parametrize("name", ["reward", "steps", "lag_mean"])
 def test_a_metric_that_a_run_would_replace_is_refused(name):
     given = {"observation": jnp.float32(0), "reward": jnp.float32(1)}

@@ -10,7 +10,7 @@ from dm_env import specs
 
 from podracer import networks
 from podracer.errors import UserError
-from podracer.networks import building, heads, modules
+from podracer.networks import heads
 from tests.environments import rows
 
 FIRST, MID, LAST = dm_env.StepType
@@ -89,36 +89,6 @@ def test_replay_equals_acting(config):
     )
 
 
-@pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
-def test_a_batch_replayed_in_parts_is_the_same(config, monkeypatch):
-    network = make(config)
-    params = network.init(jax.random.key(0))
-    timesteps = some_timesteps([FIRST, MID, LAST, FIRST], batch_size=6)
-    memory = jax.tree.map(lambda x: x + 0.5, network.initial_memory(6))
-    whole = network.unroll(params, memory, timesteps)
-    calls = []
-    monkeypatch.setattr(
-        jax.lax, "map", lambda *x, f=jax.lax.map: calls.append(1) or f(*x)
-    )
-    monkeypatch.setattr(building, "CACHE", 2 * 6 * 6 * 2 * 4)  # two observations
-    parts = network.unroll(params, memory, timesteps)
-    assert calls
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), whole, parts)
-
-
-@pytest.mark.parametrize(
-    ("length", "batch_size", "row_by_row"),
-    [(600, 1, 0), (600, 16, 1), (5000, 1, 1), (16, 16, 0), (1, 600, 0), (1, 5000, 1)],
-)
-def test_wide_rows_are_replayed_one_by_one(length, batch_size, row_by_row):
-    network = make(VARIANTS["mlp"], (3,))
-    params = network.init(jax.random.key(0))
-    timesteps = some_timesteps([MID] * length, (3,), batch_size)
-    memory = network.initial_memory(batch_size)
-    program = jax.jit(network.unroll).lower(params, memory, timesteps).as_text()
-    assert ("while" in program) == row_by_row
-
-
 @pytest.mark.parametrize("name", ["lstm", "gru, separate", "two layers, last reward"])
 def test_the_memory_after_some_timesteps_is_that_of_stepping(name):
     network = make(VARIANTS[name])
@@ -191,8 +161,8 @@ def test_a_core_computes_on_an_accelerator_what_it_does_on_a_cpu(
         return str(traced.jaxpr), traced.lower().compile()(params, memory)
 
     (one, expected), (several, result) = on("cpu"), on("default")
-    assert f"unroll={modules.TOGETHER}" in several and "unroll=1" not in several
-    assert f"unroll={modules.TOGETHER}" not in one
+    assert "unroll=8" in several and "unroll=1" not in several
+    assert "unroll=8" not in one
     chex.assert_trees_all_close(result, expected, rtol=1e-5, atol=1e-6)
 
 

@@ -1,7 +1,6 @@
 """Torsos: sizes to the letter of their papers, any observation, bytes as images."""
 
 import itertools
-import re
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,7 @@ from dm_env import specs
 
 from podracer import networks
 from podracer.errors import UserError
-from podracer.networks import modules, products, torsos
+from podracer.networks import modules, torsos
 from podracer.transformations.examples import zero_timestep
 
 MINATAR, A3C, SHALLOW = (
@@ -129,16 +128,15 @@ def test_one_hot_names_what_the_spec_calls_discrete():
     [(x, False) for x in ("mlp", "minatar", "a3c", "shallow", "resnet")]
     + [("minatar", True)],
 )
-def test_bfloat16_is_what_the_torso_computes_in_and_nothing_else(torso, layer_norm):
-    """Features and gradients are near those of float32, and not the same."""
+def test_with_bfloat16_values_and_gradients_are_nearly_the_same(torso, layer_norm):
+    """The parameters stay float32."""
     image = specs.Array((40, 40, 2), np.uint8)
     found = {}
     for precision in ("float32", "bfloat16"):
         config = networks.Config(
             torso, layer_norm=layer_norm, last_reward=True, precision=precision
         )
-        actions = specs.DiscreteArray(products.NARROW + 1)  # the head is one product
-        network = networks.actor_critic(image, actions, config)
+        network = networks.actor_critic(image, specs.DiscreteArray(3), config)
         params, timestep = network.init(jax.random.key(0)), zero_timestep(image, 4)
         pixels = jax.random.randint(jax.random.key(1), (4, 40, 40, 2), 0, 256)
         timestep = timestep._replace(observation=pixels.astype(jnp.uint8))
@@ -149,10 +147,6 @@ def test_bfloat16_is_what_the_torso_computes_in_and_nothing_else(torso, layer_no
 
         found[precision] = jax.jit(jax.value_and_grad(value))(params)
         assert {x.dtype for x in jax.tree.leaves((params, found))} == {jnp.dtype("f4")}
-        text = str(jax.make_jaxpr(value)(params))
-        types = re.findall(r"(\w+)\[[^]]*\] = (?:conv_general|dot_general)", text)
-        assert types[-2:] == ["f32", "f32"]  # the heads
-        assert {*types[:-2]} == {"f32" if precision == "float32" else "bf16"}
     whole, half = (
         jnp.concatenate([x.ravel() for x in jax.tree.leaves(y)]) for y in found.values()
     )

@@ -39,20 +39,6 @@ def test_jax_may_have_started_with_the_same_number():
     assert found.strip() == "1"
 
 
-def test_flags_of_users_and_of_other_versions_are_kept():
-    fast = cpu.with_fast("", "0.10.2")
-    assert fast.split() == [f"{name}={value}" for name, value in cpu.FAST.items()]
-    assert cpu.with_fast("--a=1", "0.10.2") == f"--a=1 {fast}"
-    assert cpu.with_fast("--a=1", "0.12.0.1") == f"--a=1 {fast}"
-    for unknown in "0.9.2", "0.13.0", "0.1.0":
-        assert cpu.with_fast("--a=1", unknown) == "--a=1"
-    assert cpu.with_fast(fast, "0.10.2") == fast
-    assert cpu.with_fast("a_file_of_flags", "0.10.2") == "a_file_of_flags"
-    for name in cpu.FAST:
-        chosen = cpu.with_fast(f"{name}=", "0.10.2")
-        assert chosen.startswith(f"{name}= --") and chosen.count(name) == 1
-
-
 @pytest.mark.parametrize(
     ("quota", "count"),
     [

@@ -117,7 +117,7 @@ def test_an_evaluation_of_host_0_is_no_stall(exits, monkeypatch):
         time.sleep(2.0)
         return evaluation.Evaluation(np.ones(1), np.ones(1, int), np.ones(1, bool))
 
-    evaluator = evaluation.Evaluator(evaluation.During(steps=1), play, 0)
+    evaluator = evaluation.Evaluator(evaluation.Schedule(steps=1), play, 0)
     assert evaluator(None, {"steps": 1})["evaluation_return"] == 1
     assert first.is_alive() and second.is_alive() and not exits
     assert [*client.values] == []

@@ -86,7 +86,7 @@ def test_collectives_are_told_apart(program):
 
 def test_what_is_donated(program):
     assert program.module.donated == {0}
-    assert program.kept == ["u32[]"]
+    assert program.not_donated == ["u32[]"]
 
 
 def test_results_can_be_lowered_for(program):

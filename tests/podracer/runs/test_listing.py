@@ -15,8 +15,8 @@ from PIL import Image
 import podracer.__main__ as command
 from podracer.errors import UserError
 from podracer.metrics import JsonLines
-from podracer.runs import listing, plot, run, run_folder
-from podracer.runs.recording import record
+from podracer.runs import listing, plot, run_folder
+from podracer.runs.recording import record_updates
 
 
 @pytest.fixture(autouse=True)
@@ -182,7 +182,7 @@ def recorded(name, seen=None, end=None):
 
     try:
         with run_folder.held(folder):
-            record(train(), folder, 2, quiet=True)
+            list(record_updates(train(), folder, 2, quiet=True))
     except (KeyboardInterrupt, FloatingPointError) as error:
         assert error is end
     return run_folder.load_state(folder)
@@ -205,7 +205,7 @@ import os, sys
 from pathlib import Path
 from podracer.runs import recording, run_folder
 folder = Path({str(folder.resolve())!r})
-with run_folder.held(folder), recording.keep_state(folder, lambda: True):
+with run_folder.held(folder), recording.track_state(folder, 0):
     print("began", flush=True)
     sys.stdin.read()
 """
@@ -300,7 +300,7 @@ def test_a_name_too_long_for_a_file_is_one_line():
     with pytest.raises(UserError, match="File name too long; not a run"):
         command.list_runs(["x" * 300])
     with pytest.raises(UserError, match="x: cannot write: File name too long"):
-        run.check_startable(Path("x" * 300), overwrite=False)
+        run_folder.check_startable(Path("x" * 300), overwrite=False)
 
 
 @pytest.mark.parametrize(

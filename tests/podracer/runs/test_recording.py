@@ -17,7 +17,7 @@ from PIL import Image
 from podracer import metrics
 from podracer.errors import UserError
 from podracer.runs import drawing, plot, run_folder
-from podracer.runs.recording import keep_state, record, recorded
+from podracer.runs.recording import record_updates, track_state
 
 CALLS = 20
 
@@ -43,6 +43,14 @@ def train(end=None, ended=None):
     finally:
         if ended is not None:
             ended.append(True)
+
+
+def record(*arguments, **options):
+    """Runs a recorded loop to its end; returns its last state and metrics."""
+    state = row = None
+    for state, row in record_updates(*arguments, **options):
+        pass
+    return state, row
 
 
 def returns(folder):
@@ -112,7 +120,7 @@ def test_a_run_has_failed_where_a_full_disk_takes_no_new_file(tmp_path):
     try:
         with (
             pytest.raises(RuntimeError, match=reason),
-            keep_state(tmp_path, lambda: False),
+            track_state(tmp_path, 1),
         ):
             raise RuntimeError(reason)
     finally:
@@ -165,7 +173,9 @@ def test_a_folder_that_is_its_own_no_more_ends_a_run(tmp_path, change):
     """Nothing is written into the folder of another run, nor into an empty one."""
     folder, saves, ended = tmp_path / "run", Saved(), []
     folder.mkdir()
-    updates = recorded(train(ended=ended), folder, 1000 * CALLS, checkpoints=saves)
+    updates = record_updates(
+        train(ended=ended), folder, 1000 * CALLS, checkpoints=saves
+    )
     with pytest.raises(UserError, match="run: was moved, removed or replaced while"):
         for _, row in updates:
             if row["updates"] == 3:
@@ -269,9 +279,8 @@ def test_a_signal(tmp_path, number, code, line):
     program = f"""
 import itertools, sys, time
 sys.path[:0] = [{os.path.dirname(__file__)!r}, "."]
-from test_recording import train
+from test_recording import record, train
 from podracer.command import exits
-from podracer.runs.recording import record, recorded
 def slow():
     for update in train():
         yield update

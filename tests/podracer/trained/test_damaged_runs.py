@@ -120,7 +120,7 @@ def resume(case, folder):
         after = state._replace(updates=state.updates + 1)
         return (update for update in [(after, row | {"episode_return": np.nan})])
 
-    run.keep(start, configured.config, lambda *_: None, **configured.names)
+    run.train(start, configured.config, lambda *_: None, **configured.names)
     return read[0]
 
 

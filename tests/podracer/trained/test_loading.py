@@ -283,7 +283,7 @@ def test_the_summary_counts_what_was_played(tmp_path):
     """Not what was asked for: an environment whose episode is cut off plays no other."""
     played = evaluation.Evaluation(np.ones(1), np.ones(1, int), np.zeros(1, bool))
     config = evaluation.Config(run=tmp_path, episodes=9, max_steps=3)
-    line = evaluation.keep(played, config, 5)
+    line = evaluation.write(played, config, 5)
     assert "over 1 episodes of 1 steps" in line
     assert line.endswith("after 5 updates; 1 unfinished after 3 steps")
 
@@ -292,14 +292,14 @@ def test_an_evaluation_that_cannot_be_kept_is_told(tmp_path):
     played = evaluation.Evaluation(np.ones(1), np.ones(1, int), np.ones(1, bool))
     config = evaluation.Config(run=tmp_path / "gone")
     with pytest.raises(UserError, match="^mean return 1 over 1 .*; .*gone.*No such"):
-        evaluation.keep(played, config, 5)
+        evaluation.write(played, config, 5)
 
 
 def test_a_return_that_is_not_finite_is_null(tmp_path):
     """JSON has no NaN."""
     returns = np.array([1.0, np.nan])
     played = evaluation.Evaluation(returns, np.ones(2, int), np.ones(2, bool))
-    line = evaluation.keep(played, evaluation.Config(run=tmp_path), 5)
+    line = evaluation.write(played, evaluation.Config(run=tmp_path), 5)
     assert line.startswith("mean return - over 2 episodes of 1 steps")
 
     def refuse(name):

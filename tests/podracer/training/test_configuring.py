@@ -14,7 +14,7 @@ import sebulba.__main__ as sebulba_command
 from podracer import command
 from podracer.agents import impala, ppo
 from podracer.errors import UserError
-from podracer.runs import run, run_folder, spec_json
+from podracer.runs import run_folder, spec_json
 from podracer.trained import loading
 from podracer.training import configuring
 from podracer.transformations.replay import Config as Replay
@@ -255,7 +255,7 @@ def test_a_folder_alone_runs_no_code(here, program, about, flag, how):
 
 
 def test_a_run_of_meta_train_has_no_agent():
-    folder = stored("anakin", about=run.META_TRAIN)
+    folder = stored("anakin", about={"agent": "lpg", "env": "lpg-tasks"}, rule={})
     for program, *flags in (
         ("anakin", "--resume", folder),
         ("sebulba", "--resume", folder),
@@ -349,4 +349,7 @@ def test_a_flag_in_place_of_a_files_code_needs_no_trust(here):
 
 def test_an_unknown_name_of_ours_is_not_looked_for_as_a_module(here):
     (here / "ppo.py").write_text("1 / 0")
-    assert configure("anakin", "--agent", "ppo").chosen.module is ppo
+    assert (
+        configure("anakin", "--agent", "ppo").chosen.algorithm.make_agent
+        is ppo.make_agent
+    )

@@ -18,8 +18,7 @@ import anakin.population
 import sebulba
 import sebulba.__main__ as sebulba_command
 from podracer import command, errors
-from podracer.agents import from_flags
-from podracer.agents.presets import PRESETS
+from podracer.agents import AGENTS, from_flags
 from tests.environments import HostCounter
 
 COMMANDS = {"anakin": anakin_command, "sebulba": sebulba_command}
@@ -35,7 +34,7 @@ def known(program):
     owner = COMMANDS[program]
     train = dataclasses.replace(owner.Train(None, None))
     found = {*names(train)}
-    for agent in PRESETS:
+    for agent in AGENTS:
         chosen = from_flags.choose(agent, None, None, unroll_length=1, batch_size=1)
         found |= {*names(chosen.preset.config, "--agent.")}
     read_first = {"--agent", "--env", "--preset", "--network", "--config", "--trust"}

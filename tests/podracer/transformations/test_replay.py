@@ -11,7 +11,7 @@ from dm_env import specs
 
 from podracer import networks, transformations
 from podracer.agent import ActorOutput, Agent, LearnerState, Trajectory
-from podracer.agents import from_flags, impala, ppo
+from podracer.agents import algorithm, from_flags, impala, ppo
 from podracer.errors import UserError
 from podracer.transformations import replay, ring
 from podracer.transformations.replay import Config
@@ -94,14 +94,16 @@ def test_samples_are_uniform_over_what_is_there():
 def made(module, **config):
     """The replaying agent that flags make."""
     return from_flags.make_agent(
-        module,
-        module.Config(total_steps=100),
-        NETWORK,
-        FRAME,
-        specs.DiscreteArray(3),
-        transformations.Interface(),
-        replay=Config(**config),
-        unroll_length=T,
+        from_flags.Parts(
+            algorithm.of(module),
+            module.Config(total_steps=100),
+            NETWORK,
+            FRAME,
+            specs.DiscreteArray(3),
+            transformations.Interface(),
+            replay=Config(**config),
+            unroll_length=T,
+        )
     )
 
 
@@ -203,11 +205,6 @@ def test_outside_stacked_frames_it_keeps_single_ones_in_bytes():
 def test_without_a_capacity_an_agent_stays_as_it_is():
     agent = keeper()
     assert replay.replay(agent, Config(), FRAME, T) is agent
-
-
-def test_there_is_no_learning_online():
-    assert made(impala).online_step
-    assert made(impala, capacity=8).online_step is None
 
 
 @pytest.mark.parametrize(

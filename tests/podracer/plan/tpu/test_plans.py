@@ -10,6 +10,7 @@ from functools import cache
 
 import jax
 import pytest
+from jax.sharding import SingleDeviceSharding
 
 from anakin import meta_gradient
 from anakin import planning as anakin
@@ -18,6 +19,7 @@ from envs_jax import Catch
 from envs_jax.lpg import TaskDistribution
 from podracer.agents import (
     AGENTS,
+    algorithm,
     batch_ppo,
     disco,
     from_flags,
@@ -27,8 +29,9 @@ from podracer.agents import (
     ppo,
     pqn,
 )
+from podracer.kernels import compiler_options
+from podracer.kernels.xla import ORDER
 from podracer.parallel import SHARED
-from podracer.parallel.gpu import ORDER, compiler_options
 from podracer.plan import compiled, gpu, tpu
 from podracer.rules.lpg import Sizes
 from sebulba import host_environments
@@ -107,7 +110,7 @@ def slice_of(place):
 
 def make_agent(name):
     observation, action = Catch().observation_spec(), Catch().action_spec()
-    make_network, default = from_flags.network_maker(None, AGENTS[name])
+    make_network, default = from_flags.network_maker(None, algorithm.of(AGENTS[name]))
     network = dataclasses.replace(default, **SIZES.get(name, SMALL))
     network = make_network(observation, action, network)
     return AGENTS[name].make_agent(CONFIGS[name], network)
@@ -155,9 +158,9 @@ def test_the_slice_is_there(place):
 def test_kernels_of_a_gpu_overlap(monkeypatch):
     """If the compiler knows the option; another version may not."""
     first, second, *_ = slice_of("h100:4").cores
-    assert compiler_options(first) == {ORDER: "CONCURRENT"}
-    monkeypatch.setattr("podracer.parallel.gpu.ORDER", "xla_no_such_option")
-    assert compiler_options(second) == {}
+    assert compiler_options(SingleDeviceSharding(first)) == {ORDER: "CONCURRENT"}
+    monkeypatch.setattr("podracer.kernels.xla.ORDER", "xla_no_such_option")
+    assert compiler_options(SingleDeviceSharding(second)) == {}
 
 
 @CASES
@@ -172,7 +175,7 @@ def test_anakin(name, place):
     )
     check_update(call, name, len(cores), OTHERS[name])
     assert len(averages(call, inside=False)) <= 2 * (len(cores) > 1)
-    assert call.kept == ["u32[]", "pred[]"]  # all but `updates` and `report`
+    assert call.not_donated == ["u32[]", "pred[]"]  # all but `updates` and `report`
     assert not start.module.collectives and not start.module.host_transfers
     # The text is read as the compiler means it.
     padded = sum(x.padded for p in call.module.parameters for x in p.arrays)

@@ -1,24 +1,34 @@
 """Fully connected layers and their inputs, in operations whose gradients are fast on a CPU."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from podracer.kernels.switch import is_on
+
 NARROW = 8  # outputs up to which a CPU multiplies by one column after the other
 
 
-def dense(outputs: int, **options: Any) -> nn.Dense:
-    """flax's Dense with these options: its parameters, and its results up to rounding."""
-    product = None if outputs == 1 else by_column if outputs <= NARROW else transposed
-    return nn.Dense(outputs, dot_general=product, **options)
+def dot_general(
+    x: jax.Array, kernel: jax.Array, dimension_numbers: Any, **options: Any
+) -> jax.Array:
+    """`lax.dot_general` of a layer's inputs x [..., K] and its kernel [K, F].
+
+    For `flax.linen.Dense(dot_general=...)`.
+    """
+    outputs = kernel.shape[-1]
+    if outputs == 1 or not is_on("products"):
+        return lax.dot_general(x, kernel, dimension_numbers, **options)
+    product = _by_column if outputs <= NARROW else _transposed
+    return product(x, kernel, dimension_numbers, **options)
 
 
-def stored(x: jax.Array) -> jax.Array:
-    """x [..., F] itself, which a CPU stores for all layers and gradients that read it.
+def concatenate(arrays: Sequence[jax.Array], axis: int) -> jax.Array:
+    """`jnp.concatenate`, whose result a CPU stores for all layers and gradients that read it.
 
     XLA:CPU computes what depends on one array anew for each use, even within the slow loop
     that transposes x for a kernel's gradient. A selection depends on two arrays, and is
@@ -29,23 +39,23 @@ def stored(x: jax.Array) -> jax.Array:
         rows = x.reshape(-1, x.shape[-1])
         return jnp.where(jnp.isnan(rows), jnp.nan, rows).reshape(x.shape)
 
+    x = jnp.concatenate(arrays, axis)
+    if not is_on("products"):
+        return x
     return lax.platform_dependent(x, cpu=on_cpu, default=lambda x: x)
 
 
 def relu(x: jax.Array) -> jax.Array:
-    """max(x, 0) of [..., F], which is `stored`."""
+    """`jax.nn.relu` of [..., F], whose result is stored as that of `concatenate`."""
+    if not is_on("products"):
+        return jax.nn.relu(x)
     rows = x.reshape(-1, x.shape[-1])
     return jnp.where(rows <= 0, 0.0, rows).reshape(x.shape)
 
 
-def by_column(
-    x: jax.Array, kernel: jax.Array, dimension_numbers: Any, **options: Any
-) -> jax.Array:
-    """`lax.dot_general` of x [..., K] and a kernel [K, F] of few columns F.
-
-    XLA:CPU takes as long for the gradient of a kernel of 2 columns as for one of 64, but is
-    fast for a single one.
-    """
+def _by_column(x, kernel, dimension_numbers, **options):
+    """XLA:CPU takes as long for the gradient of a kernel of 2 columns as for one of 64, but is
+    fast for a single one."""
     whole = partial(lax.dot_general, dimension_numbers=dimension_numbers, **options)
 
     def on_cpu(x, kernel):
@@ -55,14 +65,9 @@ def by_column(
     return lax.platform_dependent(x, kernel, cpu=on_cpu, default=whole)
 
 
-def transposed(
-    x: jax.Array, kernel: jax.Array, dimension_numbers: Any, precision: Any = None
-) -> jax.Array:
-    """`lax.dot_general` of x [..., K] and a kernel [K, F].
-
-    The kernel's gradient is x' times the output's. XLA:CPU takes twice as long for it as for
-    the same product of an x' that is already in memory, which costs less to write.
-    """
+def _transposed(x, kernel, dimension_numbers, precision=None):
+    """The kernel's gradient is x' times the output's. XLA:CPU takes twice as long for it as
+    for the same product of an x' that is already in memory, which costs less to write."""
     rows = x.reshape(-1, x.shape[-1])
     return _product(precision, rows, kernel).reshape(*x.shape[:-1], -1)
 

@@ -1,17 +1,5 @@
-"""MuZero (Schrittwieser et al. 2020, arXiv:1911.08265): acting is searching in a model.
+"""MuZero's actor and learner."""
 
-The search is mctx's; `gumbel` is the one of Danihelka et al. 2022 (openreview bERaNdoegnO),
-which needs fewer simulations. A time limit is no termination: the value that the search
-finds at the last observation is bootstrapped.
-
-Actions are discrete, networks have no memory. Where an observation is a dictionary or a
-NamedTuple with a field `action_mask` [A], True for the actions that are allowed, the others
-are neither searched at the root nor taken.
-
-Nothing here is drawn on the learner, so N cores compute what one computes, up to rounding.
-"""
-
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -20,18 +8,26 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from podracer.agent import ActorOutput, Agent, LearnerState, PyTree, with_last
-from podracer.agents.muzero_search import Config, make_search
+from podracer.agent import (
+    ActorOutput,
+    Agent,
+    LearnerState,
+    PyTree,
+    Trajectory,
+    with_last,
+)
+from podracer.agents.muzero.config import Config
+from podracer.agents.muzero.search import Search, make_search
 from podracer.errors import UserError
 from podracer.learning import losses, model_targets, optimizers
-from podracer.learning.gradients import mean_gradient
+from podracer.learning.gradients import Loss, mean_gradient
+from podracer.metrics.tally import FAILED
 from podracer.networks.world_model import Model
-from podracer.networks.world_model import make_model as make_network
 from podracer.parallel import AVERAGE, Average
 
-__all__ = ["Config", "make_agent", "make_network"]
-
-OFF_POLICY = True  # the search's policies and values may be stale: replay may be used
+BEYOND = FAILED + (
+    "a reward or value target is beyond the network's support: raise network.max_return"
+)
 
 
 class Extras(NamedTuple):
@@ -72,11 +68,7 @@ def make_agent(config: Config, network: Model, average: Average = AVERAGE) -> Ag
         )
     model = network
     search = make_search(config, model)
-    optimizer = optax.chain(
-        optax.clip_by_global_norm(config.max_gradient_norm),
-        optax.scale_by_adam(eps=config.adam_epsilon),
-        optax.add_decayed_weights(config.weight_decay),
-    )
+    optimizer = make_optimizer(config)
     loss = make_loss(config, model)
 
     def initial_learner_state(key):
@@ -86,57 +78,29 @@ def make_agent(config: Config, network: Model, average: Average = AVERAGE) -> Ag
 
     def actor_params(learner_state):
         shared = learner_state.shared
-        # At progress 1/2, 3/4, 7/8, ... the next one.
-        starts = 1.0 - 0.5 ** np.arange(1, len(config.temperatures))
-        stage = jnp.sum(shared.progress >= jnp.float32(starts))
-        temperature = jnp.stack([jnp.float32(x) for x in config.temperatures])[stage]
-        return ActorParams(shared.params, temperature)
+        return ActorParams(shared.params, temperature_at(config, shared.progress))
 
     def act(exploring, keys, actor_params, actor_state, timestep):
         keys, other_keys = jnp.unstack(jax.vmap(jax.random.split)(keys), axis=1)
         params, temperature = actor_params
         temperature = temperature if exploring else jnp.float32(0.0)
-        found = search(keys, params, timestep.observation, temperature, exploring)
+        result = search(keys, params, timestep.observation, temperature, exploring)
         other_action = jax.vmap(
             lambda key: jax.random.randint(key, (), 0, model.num_actions)
         )(other_keys)
-        extras = Extras(found.policy, found.value, other_action)
-        return actor_state, ActorOutput(found.action, extras)
-
-    def search_again(params, observation):
-        """Searches observations [B, ...] without noise; ties are broken alike in all."""
-        batch = jax.tree.leaves(observation)[0].shape[0]
-        keys = jnp.broadcast_to(jax.random.key(0), (batch,))
-        found = search(keys, params, observation, jnp.float32(0.0), False)
-        return found.policy, found.value
-
-    def searched(params, trajectory):
-        """The policies [T + 1, B, A] and values [T + 1, B] to learn from."""
-        observation = trajectory.timesteps.observation
-        if config.reanalyse:
-            return jax.lax.map(partial(search_again, params), observation)
-        policy, value, _ = trajectory.outputs.extras
-        last = jax.tree.map(lambda x: x[-1], observation)
-        return with_last((policy, value), search_again(params, last))
+        extras = Extras(result.policy, result.value, other_action)
+        return actor_state, ActorOutput(result.action, extras)
 
     def learner_step(key, learner_state, trajectory):
-        shared, (timesteps, outputs, _) = learner_state.shared, trajectory
-        reward = losses.clip_reward(timesteps.reward, config.reward_clipping)
-        rows = model_targets.make_rows(
-            timesteps._replace(reward=reward),
-            outputs.action,
-            outputs.extras.other_action,
-            *searched(shared.params, trajectory),
-            discount_factor=config.discount_factor,
-            steps=config.return_steps,
-        )
+        shared, actions = learner_state.shared, trajectory.outputs.action
+        rows = make_rows(config, search, shared.params, trajectory)
         batch = jax.tree.map(
-            lambda x: jnp.swapaxes(x, 0, 1), (timesteps.observation, rows)
+            lambda x: jnp.swapaxes(x, 0, 1), (trajectory.timesteps.observation, rows)
         )
         gradients, metrics = mean_gradient(
-            loss, shared.params, batch, (), outputs.action.size, average
+            loss, shared.params, batch, (), actions.size, average
         )
-        steps = outputs.action.size * average.cores
+        steps = actions.size * average.cores
         learning_rate = optimizers.learning_rate(config, shared.updates, steps)
         params, opt_state = optimizers.descend(
             optimizer, gradients, shared.opt_state, shared.params, learning_rate
@@ -149,10 +113,9 @@ def make_agent(config: Config, network: Model, average: Average = AVERAGE) -> Ag
         metrics |= {
             "learning_rate": learning_rate,
             "temperature": actor_params(learner_state).temperature,
-            # Not finite, which stops the run, rather than silently clipped.
-            "max_return": jnp.where(
-                largest <= model.support.max_return, largest, jnp.nan
-            ),
+            "max_return": largest,
+            # Stops the run, rather than that it is silently clipped.
+            BEYOND: (largest > model.support.max_return).astype(jnp.float32),
         }
         shared = Shared(params, opt_state, updates, progress)
         return LearnerState(shared, ()), metrics
@@ -167,8 +130,63 @@ def make_agent(config: Config, network: Model, average: Average = AVERAGE) -> Ag
     )
 
 
-def make_loss(config: Config, model: Model) -> Callable:
-    """(params, rows [T + 1, B, ...], ()) -> (sum over starts, terms as such sums).
+def make_optimizer(config: Config) -> optax.GradientTransformation:
+    """Adam with decoupled weight decay, without the learning rate."""
+    return optax.chain(
+        optax.clip_by_global_norm(config.max_gradient_norm),
+        optax.scale_by_adam(eps=config.adam_epsilon),
+        optax.add_decayed_weights(config.weight_decay),
+    )
+
+
+def temperature_at(config: Config, progress: jax.Array) -> jax.Array:
+    """The temperature [] of the visit counts; at progress 1/2, 3/4, 7/8, ... the next one."""
+    starts = 1.0 - 0.5 ** np.arange(1, len(config.temperatures))
+    stage = jnp.sum(progress >= jnp.float32(starts))
+    return jnp.stack([jnp.float32(x) for x in config.temperatures])[stage]
+
+
+def make_rows(
+    config: Config, search: Search, params: PyTree, trajectory: Trajectory
+) -> model_targets.Rows:
+    """What the model learns to predict, [T + 1, B, ...]."""
+    timesteps, outputs, _ = trajectory
+    reward = losses.clip_reward(timesteps.reward, config.reward_clipping)
+    return model_targets.make_rows(
+        timesteps._replace(reward=reward),
+        outputs.action,
+        outputs.extras.other_action,
+        *searched(config, search, params, trajectory),
+        discount_factor=config.discount_factor,
+        steps=config.return_steps,
+    )
+
+
+def searched(
+    config: Config, search: Search, params: PyTree, trajectory: Trajectory
+) -> tuple[jax.Array, jax.Array]:
+    """The policies [T + 1, B, A] and values [T + 1, B] to learn from."""
+    again = partial(search_again, search, params)
+    observation = trajectory.timesteps.observation
+    if config.reanalyse:
+        return jax.lax.map(again, observation)
+    policy, value, _ = trajectory.outputs.extras
+    last = jax.tree.map(lambda x: x[-1], observation)
+    return with_last((policy, value), again(last))
+
+
+def search_again(
+    search: Search, params: PyTree, observation: PyTree
+) -> tuple[jax.Array, jax.Array]:
+    """Searches observations [B, ...] without noise; ties are broken alike in all."""
+    batch = jax.tree.leaves(observation)[0].shape[0]
+    keys = jnp.broadcast_to(jax.random.key(0), (batch,))
+    result = search(keys, params, observation, jnp.float32(0.0), False)
+    return result.policy, result.value
+
+
+def make_loss(config: Config, model: Model) -> Loss:
+    """(params, (observation, Rows) [T + 1, B, ...], ()) -> Terms [T, B], of each start.
 
     Steps after the first have the weight 1/K, and each halves the gradient of the hidden
     state that it starts from (appendix G).
@@ -179,13 +197,14 @@ def make_loss(config: Config, model: Model) -> Callable:
         surprise = -jnp.sum(target.policy * jax.nn.log_softmax(policy), -1)
         error = model.support.cross_entropy(value, target.value)
         return {
-            "policy": jnp.sum(target.policy_mask * surprise),
-            "value": jnp.sum(target.mask * error),
+            "policy": target.policy_mask * surprise,
+            "value": target.mask * error,
         }
 
     def loss(params, batch, memory):
         observation, rows = batch
         targets = model_targets.unrolls(rows, config.unroll_steps)
+        mask = targets.mask[0]  # [T, B]
         # All T * B starts are one batch.
         targets = jax.tree.map(
             lambda x: x.reshape(x.shape[0], -1, *x.shape[3:]), targets
@@ -200,18 +219,19 @@ def make_loss(config: Config, model: Model) -> Callable:
             hidden, reward = model.dynamics(params, hidden, target.action)
             error = model.support.cross_entropy(reward, target.reward)
             terms = predict(params, hidden, target)
-            return hidden, terms | {"reward": jnp.sum(target.mask * error)}
+            return hidden, terms | {"reward": target.mask * error}
 
         start = predict(params, hidden, jax.tree.map(lambda x: x[0], targets))
         later = jax.lax.scan(step, hidden, jax.tree.map(lambda x: x[1:], targets))[1]
-        terms = {name: jnp.mean(x) for name, x in later.items()}
+        terms = {name: jnp.mean(x, axis=0) for name, x in later.items()}
         terms |= {name: x + terms[name] for name, x in start.items()}
-        terms["total"] = (
-            terms["policy"]
-            + config.value_cost * terms["value"]
-            + config.reward_cost * terms["reward"]
+        means = {f"loss/{name}": x.reshape(mask.shape) for name, x in terms.items()}
+        total = (
+            means["loss/policy"]
+            + config.value_cost * means["loss/value"]
+            + config.reward_cost * means["loss/reward"]
         )
-        return terms["total"], {f"loss/{name}": x for name, x in terms.items()}
+        return losses.Terms(total, means, mask)
 
     return loss
 

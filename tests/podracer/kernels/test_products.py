@@ -8,38 +8,24 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from podracer.networks import products
+from podracer import kernels
+from podracer.kernels import products
 
 OUTPUTS = 1, 2, products.NARROW, products.NARROW + 1
 
 
-def gradient_for(platform: str, outputs: int) -> str:
-    """The lowered gradient of a layer's sum."""
-    layer = products.dense(outputs)
-    x = jnp.ones((5, 4))
-    params = layer.init(jax.random.key(0), x)
-    gradient = jax.grad(lambda params, x: jnp.sum(layer.apply(params, x)))
-    traced = jax.jit(gradient).trace(params, x)
-    return traced.lower(lowering_platforms=(platform,)).as_text()
+def dense(outputs, **options):
+    return nn.Dense(outputs, dot_general=kernels.dot_general, **options)
 
 
-@pytest.mark.core
-@pytest.mark.parametrize(("platform", "count"), [("cpu", 3), ("tpu", 1)])
-def test_only_a_cpu_multiplies_by_one_column_after_the_other(platform, count):
-    assert gradient_for(platform, 3).count("stablehlo.dot_general") == count
-
-
-@pytest.mark.core
-@pytest.mark.parametrize(("platform", "count"), [("cpu", 1), ("tpu", 0)])
-def test_only_a_cpu_writes_the_transposed_inputs(platform, count):
-    wide = gradient_for(platform, products.NARROW + 1)
-    assert wide.count("stablehlo.optimization_barrier") == count
+def concatenated(x):
+    return kernels.concatenate([x], -1)
 
 
 @pytest.mark.parametrize("outputs", OUTPUTS)
 def test_a_layer_computes_as_a_layer_of_flax(outputs):
     x = jax.random.normal(jax.random.key(0), (7, 3, 5))
-    layer, plain = products.dense(outputs), nn.Dense(outputs)
+    layer, plain = dense(outputs), nn.Dense(outputs)
     params = layer.init(jax.random.key(1), x)
     chex.assert_trees_all_equal(params, plain.init(jax.random.key(1), x))
 
@@ -67,7 +53,7 @@ def test_a_layer_computes_as_a_layer_of_flax(outputs):
 @pytest.mark.parametrize("outputs", OUTPUTS)
 def test_a_layer_computes_in_the_precision_that_is_asked_for(outputs):
     x = jax.random.normal(jax.random.key(0), (6, 5))
-    layer = products.dense(outputs, dtype=jnp.bfloat16)
+    layer = dense(outputs, dtype=jnp.bfloat16)
     params = layer.init(jax.random.key(1), x)
     y, back = jax.vjp(layer.apply, params, x)
     assert y.dtype == jnp.bfloat16
@@ -79,7 +65,7 @@ VALUES = jnp.array([[-jnp.inf, -1.0, -0.0], [0.0, 2.0, jnp.inf]])
 
 
 @pytest.mark.parametrize(
-    ("ours", "plain"), [(products.relu, jax.nn.relu), (products.stored, lambda x: x)]
+    ("ours", "plain"), [(kernels.relu, jax.nn.relu), (concatenated, lambda x: x)]
 )
 def test_what_is_stored_and_its_gradient_are_equal(ours, plain):
     chex.assert_trees_all_equal(ours(VALUES), plain(VALUES))
@@ -87,6 +73,6 @@ def test_what_is_stored_and_its_gradient_are_equal(ours, plain):
     chex.assert_trees_all_equal(ours(VALUES), plain(VALUES))
 
 
-@pytest.mark.parametrize("function", [products.relu, products.stored])
+@pytest.mark.parametrize("function", [kernels.relu, concatenated])
 def test_what_is_stored_hides_no_nan(function):
     assert jnp.isnan(function(jnp.array([jnp.nan])))

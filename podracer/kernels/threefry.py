@@ -1,14 +1,17 @@
 """JAX's random numbers on a CPU: the same bits in less time.
 
 JAX compiles their hash for a CPU as a loop, whose five iterations are a dozen small kernels
-each. Here it is straight-line code, 1.5 to 3 times as fast. Importing `podracer.parallel`
-makes this the hash of all programs that the process compiles for CPUs.
+each. Here it is straight-line code, 1.5 to 3 times as fast.
 """
+
+import functools
 
 import jax
 import jax.numpy as jnp
 from jax.extend.random import threefry2x32_p
 from jax.interpreters import mlir
+
+from podracer.kernels.switch import is_on
 
 ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)
 PARITY = 0x1BD11BDA
@@ -42,10 +45,18 @@ def _apart(*arguments):
 
     XLA would otherwise fuse it into all that reads the numbers, and compute it in each.
     """
+    if not is_on("threefry"):
+        return threefry(*arguments)
     taken = jax.lax.optimization_barrier(True)
     return jax.lax.cond(taken, threefry, _nothing, *arguments)
 
 
-mlir.register_lowering(
-    threefry2x32_p, mlir.lower_fun(_apart, multiple_results=True), platform="cpu"
-)
+@functools.cache  # once in a process
+def register() -> None:
+    """Makes this the hash of all programs that the process compiles for CPUs from now on.
+
+    JAX has no way back to its own loop. Where the kernel is turned off later, the hash is
+    straight-line code that XLA fuses as it likes; the bits are the same in any case.
+    """
+    lowering = mlir.lower_fun(_apart, multiple_results=True)
+    mlir.register_lowering(threefry2x32_p, lowering, platform="cpu")

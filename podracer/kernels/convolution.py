@@ -15,39 +15,32 @@ import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from flax.linen.dtypes import promote_dtype
 from jax import lax
+
+from podracer.kernels.switch import is_on
 
 Pads = tuple[tuple[int, int], tuple[int, int]]  # (top, bottom), (left, right)
 NARROW = 128  # width x channels up to which rows of an image are taken as vectors
 FEW = 16  # channels below which two columns of the output are computed at once
 
 
-class Conv(nn.Module):
-    """`flax.linen.Conv` over the last three axes, [..., H, W, C]: parameters and results."""
+def conv_general_dilated(
+    image: jax.Array,
+    kernel: jax.Array,
+    strides: Sequence[int],
+    padding: str | Sequence[tuple[int, int]],
+    **options: Any,
+) -> jax.Array:
+    """`lax.conv_general_dilated` of [N, H, W, C] and [kh, kw, C, F], not dilated.
 
-    features: int
-    kernel_size: tuple[int, int]
-    strides: tuple[int, int] = (1, 1)
-    padding: str | Sequence[tuple[int, int]] = "SAME"  # or "VALID", or Pads
-    kernel_init: nn.initializers.Initializer = nn.initializers.lecun_normal()
-    dtype: Any = None  # what it computes in; None: the inputs' and parameters'
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        shape = (*self.kernel_size, x.shape[-1], self.features)
-        kernel = self.param("kernel", self.kernel_init, shape)
-        bias = self.param("bias", nn.initializers.zeros, (self.features,))
-        x, kernel, bias = promote_dtype(x, kernel, bias, dtype=self.dtype)
-        pads = self.padding
-        if isinstance(pads, str):
-            pads = lax.padtype_to_pads(
-                x.shape[-3:-1], self.kernel_size, self.strides, pads
-            )
-        image = x.reshape(-1, *x.shape[-3:])
-        y = convolve(image, kernel, tuple(self.strides), tuple(pads))
-        y = y + bias.reshape(1, 1, 1, -1)
-        return y.reshape(*x.shape[:-3], *y.shape[1:])
+    For `flax.linen.Conv(conv_general_dilated=...)`.
+    """
+    if not is_on("convolution"):
+        return lax.conv_general_dilated(image, kernel, strides, padding, **options)
+    if isinstance(padding, str):
+        sizes = image.shape[1:3], kernel.shape[:2]
+        padding = lax.padtype_to_pads(*sizes, strides, padding)
+    return convolve(image, kernel, tuple(strides), tuple(padding))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))
@@ -150,24 +143,32 @@ def _narrow_kernel_gradient(image, d_output):
     return jnp.stack(diagonals, axis=1)
 
 
+def max_pool(
+    x: jax.Array, window: tuple[int, int], strides: tuple[int, int], padding: Pads
+) -> jax.Array:
+    """`flax.linen.max_pool` of [N, H, W, C]; a kernel for windows of 3x3 with stride 2 that
+    are padded by 1 on every side."""
+    ours = (window, strides, padding) == ((3, 3), (2, 2), ((1, 1), (1, 1)))
+    if ours and is_on("convolution"):
+        return _max_pool(x)
+    return nn.max_pool(x, window, strides, padding)
+
+
+def _native_max_pool(x):
+    return nn.max_pool(x, (3, 3), (2, 2), ((1, 1), (1, 1)))
+
+
 @jax.custom_vjp
-def max_pool(x: jax.Array) -> jax.Array:
-    """[N, H, W, C], windows of 3x3 with stride 2, padded by 1 on every side, as in PyTorch."""
-    return lax.platform_dependent(x, cpu=_max_pool_by_axis, default=_max_pool)
-
-
 def _max_pool(x):
-    chex.assert_rank(x, 4)
-    pads = ((0, 0), (1, 1), (1, 1), (0, 0))
-    return lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), pads)
+    return lax.platform_dependent(x, cpu=_max_pool_by_axis, default=_native_max_pool)
 
 
 def _max_pool_backward(x, d_y):
-    on_cpu, native = _gradient(_max_pool_by_axis), _gradient(_max_pool)
+    on_cpu, native = _gradient(_max_pool_by_axis), _gradient(_native_max_pool)
     return lax.platform_dependent(x, d_y, cpu=on_cpu, default=native)
 
 
-max_pool.defvjp(lambda x: (max_pool(x), x), _max_pool_backward)
+_max_pool.defvjp(lambda x: (_max_pool(x), x), _max_pool_backward)
 
 
 def _max_pool_by_axis(x):

@@ -8,7 +8,7 @@ from jax.extend.random import threefry_2x32
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from podracer.parallel import threefry
+from podracer.kernels import threefry
 
 pytestmark = pytest.mark.core
 MOST = 2**32 - 1
@@ -47,14 +47,6 @@ def test_numbers_are_those_of_jax_alone():
     small = jax.vmap(lambda key: jax.random.bits(key, (), "uint8"))(folded)
     assert small.tolist() == [37, 31, 232, 148]
     assert jax.random.bits(key, (0,)).shape == (0,)
-
-
-def test_the_hash_is_no_loop_and_in_no_other_kernel():
-    """A loop is slow, and in the kernels that read the numbers it is computed for each."""
-    compiled = jax.jit(jax.random.categorical).lower(jax.random.key(0), np.zeros(6))
-    text = compiled.compile().as_text()
-    assert " while(" not in text
-    assert text.count(" conditional(") == 1
 
 
 @pytest.mark.parametrize("kind", ["manual", "explicit"])

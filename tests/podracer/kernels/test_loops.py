@@ -1,0 +1,40 @@
+"""A loop on an accelerator gives what it gives on a CPU."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from podracer import kernels
+from podracer.kernels import loops
+
+IMAGES = jnp.arange(9.0 * 2 * 3 * 3 * 1).reshape(9, 2, 3, 3, 1)
+
+
+def step(carry, image):
+    return carry + image.sum(), (image * carry, jnp.sin(carry))
+
+
+def on(platform, monkeypatch, **options):
+    """(program, its results), with the branch of that platform."""
+    monkeypatch.setattr(
+        jax.lax, "platform_dependent", lambda *x, **known: known[platform](*x)
+    )
+    traced = jax.jit(lambda x: kernels.scan(step, jnp.float32(0.0), x, **options))
+    return str(traced.trace(IMAGES).jaxpr), traced(IMAGES)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize(("large", "together"), [(3000, 4), (1, 1)])
+def test_an_accelerator_takes_several_small_steps_in_an_iteration(
+    large, together, recompute, monkeypatch
+):
+    monkeypatch.setattr(loops, "LARGE", large)
+    plain, expected = on("cpu", monkeypatch)
+    program, results = on("default", monkeypatch, recompute=recompute)
+    assert f"unroll={together}" in program and "unroll=1" in plain
+    assert "f32[9,2,9]" in program and "f32[9,2,9]" not in plain  # images are flat
+    assert jax.tree.map(jnp.shape, results) == jax.tree.map(jnp.shape, expected)
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), results, expected
+    )
