@@ -1,12 +1,14 @@
 """Actions are any pytree that the environment and the agent agree on."""
 
+import types
+
 import jax
 import pytest
 
 import anakin
 import envs_jax
 from podracer import networks, transformations
-from podracer.agents import AGENTS
+from podracer.agents import AGENTS, algorithm, from_flags, impala
 from podracer.errors import UserError
 from podracer.transformations import ranges
 from tests.agents import composite, reinforce
@@ -67,3 +69,18 @@ def test_the_last_action_is_seen_whole():
     )
     next(anakin.train(agent, Composite(), cores=1, **SIZES))
     assert seen and all(x == {"choice": (32,), "amount": (32, 2)} for x in seen)
+
+
+def test_a_module_of_ones_own_sees_them_whole():
+    """From flags; of what is not a number alone, nothing is scaled or clipped."""
+    specs = []
+    module = types.ModuleType("mine")
+    module.Config = impala.Config
+    module.make_network = lambda *pair: specs.append(pair)
+    module.make_agent = lambda config, network: composite()
+    environment = Composite()
+    pair = environment.observation_spec(), environment.action_spec()
+    parts = from_flags.Parts(algorithm.of(module), impala.Config(), None, *pair)
+    agent = from_flags.make_agent(parts)
+    assert specs[0][1] == environment.action_spec()
+    next(anakin.train(agent, environment, cores=1, **SIZES))
