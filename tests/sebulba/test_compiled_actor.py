@@ -11,9 +11,17 @@ from dm_env import specs
 
 from podracer.agent import ActorOutput, LearnerState
 from podracer.errors import UserError
+from podracer.kernels import switch
 from podracer.kernels.foreign import without_effect
-from sebulba import actor, compiled_actor, cores, starting, transport
-from sebulba.host_environments.environment import Compiled
+from sebulba import (
+    actor,
+    compiled_actor,
+    cores,
+    host_environments,
+    starting,
+    transport,
+)
+from sebulba.host_environments.environment import Compiled, capabilities_of
 from sebulba.host_environments.envpool import EnvPool, Options
 from tests.sebulba.host_environments.stepping import make
 from tests.sebulba.test_training import train, watcher
@@ -191,6 +199,17 @@ def test_a_step_of_your_own_is_not_passed_over():
         environment.close()
 
 
+def test_what_an_environment_offers_is_asked_for_in_one_place():
+    environment = make("CartPole-v1")
+    assert capabilities_of(environment) == (0.0, False, False, True, False)
+    environment.close()
+    answers = types.SimpleNamespace(receive=list, send=list, patience=5.0, render=list)
+    assert capabilities_of(answers) == (5.0, False, True, False, True)
+    options = host_environments.default_options("jax:catch")
+    restorable = host_environments.make("jax:catch", 2, 0, 1, options)
+    assert capabilities_of(restorable) == (0.0, True, False, False, True)
+
+
 class Doubling:
     """Your own environment: its observation doubles the last action; no end."""
 
@@ -252,7 +271,29 @@ def test_your_own_environment_hears_of_all_its_steps():
     assert (np.concatenate([x.parts[0].outputs.action for x in deliveries]) > 0).any()
 
 
-def test_a_program_that_calls_envpool_is_started_without_python():
+def test_the_second_unroll_compiles_nothing():
+    environment, compilations = Doubling(), []
+
+    def listener(event, *_, **__):
+        if event == "/jax/core/compile/backend_compile_duration":
+            compilations.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listener)
+    device = jax.devices()[1]
+    params, key = jax.device_put((jnp.float32(1.0), jax.random.key(0)), device)
+    programs = actor.make_programs(random_agent(environment.action_spec()), 5, 1)
+    core = actor.ActorCore(device, programs, 5, lambda: (params, 7), lambda: None)
+    fill = compiled_actor.make_fill(environment, core)
+    start, unroll = programs.start(params, key, environment.reset())
+    assert len(compilations) > 0
+    for expected in (True, False, False):
+        del compilations[:]
+        (now, _, _), _ = fill(start, unroll)
+        start, unroll = now
+        assert bool(compilations) == expected
+
+
+def test_a_program_that_calls_envpool_is_started_without_python(monkeypatch):
     """JAX does that only for programs without effects; XLA still sees that of each call."""
     environment = make("CartPole-v1")
     environment.reset()
@@ -263,6 +304,8 @@ def test_a_program_that_calls_envpool_is_started_without_python():
     assert not traced.jaxpr.effects
     text = traced.lower().as_text()
     assert text.count("has_side_effect = true") == 2  # send, receive
+    monkeypatch.setattr(switch, "is_on", lambda: False)
+    assert jax.jit(without_effect(simulate)).trace(state, action).jaxpr.effects
     environment.close()
 
 
