@@ -143,39 +143,35 @@ def make_programs(
     )
 
 
+class ActorCore(NamedTuple):
+    """An actor core, as one of its threads sees it."""
+
+    device: jax.Device
+    programs: Programs
+    unroll_length: int  # T
+    newest: Callable[
+        [], tuple[Any, int]
+    ]  # () -> (the newest parameters, their version)
+    stepped: Callable[[], None]  # called after each step of environments
+
+
 # Fills an unroll from its start: (UnrollStart, Unroll) -> (FullUnroll, the version [T] or
 # [T, B] of the parameters that decided each step). An actor is such a function.
 Fill = Callable[[UnrollStart, Unroll], tuple[FullUnroll, np.ndarray]]
-# () -> (the newest parameters on the actor's core, their version)
-Newest = Callable[[], tuple[Any, int]]
 
 
-def make_fill(
-    step: Callable[[np.ndarray], dm_env.TimeStep],
-    programs: Programs,
-    unroll_length: int,
-    newest: Newest,
-    stepped: Callable[[], None],
-) -> Fill:
-    """Fills row after row: all environments of the batch step together.
-
-    Args:
-      step: of the environments.
-      programs: of their actor core.
-      unroll_length: T.
-      newest: gives the parameters for each step.
-      stepped: called after each step.
-    """
+def make_fill(step: Callable[[np.ndarray], dm_env.TimeStep], core: ActorCore) -> Fill:
+    """Fills row after row: `step` steps all environments of the batch together."""
 
     def fill(start: UnrollStart, unroll: Unroll) -> tuple[FullUnroll, np.ndarray]:
-        timestep, keys, versions = start.timestep, programs.keys(start), []
-        for _ in range(unroll_length):
-            params, version = newest()
-            unroll, action = programs.step(params, keys, unroll, timestep)
+        timestep, keys, versions = start.timestep, core.programs.keys(start), []
+        for _ in range(core.unroll_length):
+            params, version = core.newest()
+            unroll, action = core.programs.step(params, keys, unroll, timestep)
             timestep = step(jax.tree.map(np.asarray, action))
-            stepped()
+            core.stepped()
             versions.append(version)
-        return programs.finish(start, unroll, timestep), np.array(versions)
+        return core.programs.finish(start, unroll, timestep), np.array(versions)
 
     return fill
 
@@ -184,18 +180,8 @@ def make_fill(
 class Actor(threading.Thread):
     """Fills unrolls until the queue closes, which gets the trajectories.
 
+    `reset` is the environment's, which the thread closes; all randomness derives from `key`.
     An exception closes the queue, and the learner raises it.
-
-    Args:
-      name: of the thread.
-      environment: a batch, which the thread closes.
-      reset: of the environment.
-      fill: makes a trajectory in the environment.
-      programs: of the actor core.
-      device: the actor core.
-      key: all randomness derives from it.
-      newest: gives the parameters.
-      queue: takes the trajectories.
     """
 
     may_hang = True  # in a simulator; `podracer.command.exits` then ends the process
@@ -206,29 +192,26 @@ class Actor(threading.Thread):
         environment: HostEnvironment,
         reset: Callable[[], dm_env.TimeStep],
         fill: Fill,
-        programs: Programs,
-        device: jax.Device,
+        core: ActorCore,
         key: Key,
-        newest: Newest,
         queue: TrajectoryQueue,
     ):
         super().__init__(name=name, daemon=True)  # a hanging simulator blocks no exit
         self.environment, self._reset, self._fill = environment, reset, fill
-        self._programs, self._device, self._key = programs, device, key
-        self._newest, self._queue = newest, queue
+        self._core, self._key, self._queue = core, key, queue
         self._now: tuple[UnrollStart, Unroll] | None = None  # set by `begin`
 
     def begin(self) -> None:
         """Starts new episodes and an empty unroll; its randomness depends on the version."""
         timestep = self._reset()
-        params, version = self._newest()
-        key = jax.device_put(jax.random.fold_in(self._key, version), self._device)
-        self._now = self._programs.start(params, key, timestep)
+        params, version = self._core.newest()
+        key = jax.device_put(jax.random.fold_in(self._key, version), self._core.device)
+        self._now = self._core.programs.start(params, key, timestep)
 
     def part(self) -> Trajectory:
         """Shapes of a learner core's part of a trajectory; call it after `begin`."""
         start, unroll = self._now
-        finish = self._programs.finish
+        finish = self._core.programs.finish
         return jax.eval_shape(finish, start, unroll, start.timestep).parts[0]
 
     def snapshot(self) -> Snapshot:
@@ -236,11 +219,11 @@ class Actor(threading.Thread):
         inner = self.environment.snapshot()
         protocol.check_snapshot(type(self.environment).__name__, inner)
         snapshot = Snapshot(*self._now[0], inner)
-        return jax.device_put(snapshot, self._device, may_alias=False)
+        return jax.device_put(snapshot, self._core.device, may_alias=False)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Resumes from a snapshot; call it right after `begin`."""
-        snapshot = jax.device_put(snapshot, self._device, may_alias=False)
+        snapshot = jax.device_put(snapshot, self._core.device, may_alias=False)
         self.environment.restore(snapshot.environment)
         actor_state = jax.tree.map(jnp.copy, snapshot.actor_state)
         unroll = self._now[1]._replace(actor_state=actor_state)

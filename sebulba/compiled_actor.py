@@ -12,8 +12,8 @@ import jax
 import numpy as np
 
 from podracer import kernels
-from sebulba.actor import Fill, FullUnroll, Newest, Programs, Unroll, UnrollStart
-from sebulba.host_environments.environment import Compiled, capabilities_of
+from sebulba.actor import ActorCore, Fill, FullUnroll, Programs, Unroll, UnrollStart
+from sebulba.host_environments.environment import capabilities_of
 from sebulba.host_environments.protocol import check_compiled
 
 
@@ -23,42 +23,28 @@ def can_act(environment: Any, device: jax.Device) -> bool:
     return possible and environment.compiled() is not None
 
 
-def make_fill(
-    environment: Any,
-    programs: Programs,
-    unroll_length: int,
-    newest: Newest,
-    stepped: Callable[[], None],
-) -> Fill:
-    """Fills an unroll at once. The arguments are those of `actor.make_fill`.
-
-    The simulators' state goes from one unroll to the next here.
-    """
+def make_fill(environment: Any, core: ActorCore) -> Fill:
+    """Fills an unroll at once; the simulators' state goes from one to the next here."""
     whole = state = None  # until the environments are reset
 
     def fill(start: UnrollStart, unroll: Unroll) -> tuple[FullUnroll, np.ndarray]:
         nonlocal whole, state
         if whole is None:
-            compiled = checked(environment, start, unroll)
-            whole = make_unroll(programs, compiled.step, unroll_length)
-            # committed to the core as all later ones are: else there were two compilations
-            state = jax.device_put(compiled.state, start.steps.device)
-        params, version = newest()
+            compiled = environment.compiled()
+            actions = unroll.outputs.action
+            action = jax.eval_shape(lambda x: jax.tree.map(lambda y: y[0], x), actions)
+            name = type(environment).__name__
+            check_compiled(name, compiled, start.timestep, action)
+            whole = make_unroll(core.programs, compiled.step, core.unroll_length)
+            # on the core, as all later ones are: else there were two compilations
+            state = jax.device_put(compiled.state, core.device)
+        params, version = core.newest()
         full, state, last, recorded = whole(params, start, unroll, state)
         environment.stepped(*jax.tree.map(np.asarray, (last, recorded)))
-        stepped()
-        return full, np.full(unroll_length, version)
+        core.stepped()
+        return full, np.full(core.unroll_length, version)
 
     return fill
-
-
-def checked(environment: Any, start: UnrollStart, unroll: Unroll) -> Compiled:
-    """What `compiled` gives for environments that were reset. Raises UserError."""
-    name, compiled = type(environment).__name__, environment.compiled()
-    actions = unroll.outputs.action
-    action = jax.eval_shape(lambda x: jax.tree.map(lambda y: y[0], x), actions)
-    check_compiled(name, compiled, start.timestep, action)
-    return compiled
 
 
 def make_unroll(programs: Programs, simulate: Callable, unroll_length: int) -> Callable:

@@ -4,7 +4,6 @@ As in TorchBeast (arXiv:1910.03552, section 3.2). Environments fill their rows o
 independently; a trajectory is finished when each of them has filled all of its rows.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import dm_env
@@ -14,7 +13,7 @@ import numpy as np
 
 from podracer.agent import Agent
 from sebulba import actor
-from sebulba.actor import Fill, FullUnroll, Newest, Programs, Unroll, UnrollStart
+from sebulba.actor import ActorCore, Fill, FullUnroll, Programs, Unroll, UnrollStart
 from sebulba.host_environments.environment import stack
 
 
@@ -63,25 +62,16 @@ def make_programs(
     return together._replace(start=jax.jit(start), step=jax.jit(step, donate_argnums=2))
 
 
-def make_fill(
-    environment: Any,
-    programs: Programs,
-    unroll_length: int,
-    newest: Newest,
-    stepped: Callable[[], None],
-) -> Fill:
-    """Decides for those environments that are ready, while the others still step.
-
-    The arguments are those of `actor.make_fill`.
-    """
-    size = environment.batch_size
+def make_fill(environment: Any, core: ActorCore) -> Fill:
+    """Decides for those environments that are ready, while the others still step."""
+    size, length, programs = environment.batch_size, core.unroll_length, core.programs
 
     def fill(start: UnrollStart, unroll: Unroll) -> tuple[FullUnroll, np.ndarray]:
-        rows, versions = np.zeros(size, int), np.zeros((unroll_length, size), int)
+        rows, versions = np.zeros(size, int), np.zeros((length, size), int)
         which, timestep, done = np.arange(size), start.timestep, {}
         keys = programs.keys(start)
         while len(done) < size:
-            params, version = newest()
+            params, version = core.newest()
             versions[rows[which], which] = version
             rows[which] += 1
             unroll, action = programs.step(
@@ -91,8 +81,8 @@ def make_fill(
             ready = {}
             while not ready and len(done) < size:
                 for i, answer in environment.receive():
-                    stepped()
-                    (ready if rows[i] < unroll_length else done)[i] = answer
+                    core.stepped()
+                    (ready if rows[i] < length else done)[i] = answer
             if ready:
                 which, timestep = np.array([*ready]), stack([*ready.values()])
         last = stack([done[i] for i in range(size)])

@@ -8,6 +8,7 @@ import numpy as np
 from podracer.metrics import episodes
 from podracer.parallel import hosts
 from sebulba.cores import Cores
+from sebulba.host_environments.environment import HostEnvironment
 from sebulba.learner import Learner
 from sebulba.transport import Delivery, TrajectoryQueue
 
@@ -21,16 +22,15 @@ class Report:
     def __init__(
         self,
         queue: TrajectoryQueue,
-        threads: int,
-        steps_per_trajectory: int,
-        frames_per_step: int,
+        environments: list[HostEnvironment],
+        unroll_length: int,
         total_steps: int,
         trajectories_per_report: int | None,
     ):
-        self._queue, self._threads = queue, threads
-        self._frames_per_step = frames_per_step
-        # each host has its own
-        self._steps_per_trajectory = steps_per_trajectory * hosts.number_of()
+        self._queue, self._threads = queue, len(environments)
+        self._frames_per_step = environments[0].frames_per_step
+        steps = environments[0].batch_size * unroll_length
+        self._steps_per_trajectory = steps * hosts.number_of()  # each host has its own
         self._trajectories = -(-total_steps // self._steps_per_trajectory)  # to learn
         hundredth = min(max(1, self._trajectories // 100), 1_000)
         self._trajectories_per_report = trajectories_per_report or hundredth

@@ -11,7 +11,7 @@ from podracer.agent import Agent
 from podracer.errors import UserError, check_at_least_one, check_range
 from podracer.parallel import hosts
 from sebulba import actor, compiled_actor, dynamic_actor
-from sebulba.actor import Actor
+from sebulba.actor import Actor, ActorCore
 from sebulba.cores import Cores
 from sebulba.host_environments import checking, protocol
 from sebulba.host_environments.environment import capabilities_of
@@ -128,30 +128,17 @@ def make_actors(
     def make_actor(number: int, environment: Any, key: jax.Array) -> Actor:
         device = cores.actors[number % len(cores.actors)]
         newest = partial(server.latest, device)
+        core = ActorCore(device, programs, unroll_length, newest, queue.stepped)
         reset, step = protocol.checked(environment)
-        means = programs, unroll_length, newest, queue.stepped
         if dynamic:
-            fill = dynamic_actor.make_fill(environment, *means)
+            fill = dynamic_actor.make_fill(environment, core)
         elif compiled:
-            fill = compiled_actor.make_fill(environment, *means)
+            fill = compiled_actor.make_fill(environment, core)
         else:
-            fill = actor.make_fill(step, *means)
-        return Actor(
-            f"actor {number}",
-            environment,
-            reset,
-            fill,
-            programs,
-            device,
-            key,
-            newest,
-            queue,
-        )
+            fill = actor.make_fill(step, core)
+        return Actor(f"actor {number}", environment, reset, fill, core, key, queue)
 
-    return [
-        make_actor(number, environment, key)
-        for number, (environment, key) in enumerate(zip(environments, keys))
-    ]
+    return [*map(make_actor, range(len(environments)), environments, keys)]
 
 
 def resume(

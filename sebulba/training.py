@@ -103,8 +103,8 @@ def train(
         len(cores.learners) * updates_per_trajectory,
     )
     with closing(environments):
-        first, capabilities = environments[0], capabilities_of(environments[0])
-        check_initial(agent, first.batch_size)
+        capabilities = capabilities_of(environments[0])
+        check_initial(agent, environments[0].batch_size)
         learner_key, *actor_keys = jax.random.split(jax.random.key(seed), 1 + threads)
         learner = Learner(
             agent, parallel.over_hosts(cores.learners), updates_per_trajectory
@@ -117,12 +117,7 @@ def train(
             agent, environments, unroll_length, cores, actor_keys, server, queue
         )
         report = Report(
-            queue,
-            threads,
-            first.batch_size * unroll_length,
-            first.frames_per_step,
-            total_steps,
-            trajectories_per_report,
+            queue, environments, unroll_length, total_steps, trajectories_per_report
         )
         lock_step = ahead == 0 and threads == 1
         resumable = actors[0] if lock_step and capabilities.snapshot else None
@@ -131,8 +126,7 @@ def train(
     oldest = max_lag if late == "drop" and max_lag is not None else np.inf
     pipeline = Pipeline(actors, queue, learner, server)
     reports = parallel.checked(learn(pipeline, report, oldest, resumable, stopped))
-    # Where it is dropped before its first report.
-    weakref.finalize(reports, close_unstarted, actors)
+    weakref.finalize(reports, close_unstarted, actors)  # if nobody iterates
     return reports
 
 

@@ -37,4 +37,7 @@ def test_a_program_that_calls_envpool_is_started_without_python():
     assert not traced.jaxpr.effects
     text = traced.lower().as_text()
     assert text.count("has_side_effect = true") == 2  # send, receive
+    with kernels.without("foreign"):
+        plain = jax.jit(kernels.without_effect(simulate)).trace(state, action)
+        assert plain.jaxpr.effects
     environment.close()

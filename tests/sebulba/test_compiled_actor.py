@@ -12,8 +12,15 @@ from dm_env import specs
 from podracer.agent import ActorOutput, LearnerState
 from podracer.errors import UserError
 from podracer.kernels.foreign import without_effect
-from sebulba import actor, compiled_actor, cores, starting, transport
-from sebulba.host_environments.environment import Compiled
+from sebulba import (
+    actor,
+    compiled_actor,
+    cores,
+    host_environments,
+    starting,
+    transport,
+)
+from sebulba.host_environments.environment import Compiled, capabilities_of
 from sebulba.host_environments.envpool import EnvPool, Options
 from tests.sebulba.host_environments.stepping import make
 from tests.sebulba.test_training import train, watcher
@@ -189,6 +196,17 @@ def test_a_step_of_your_own_is_not_passed_over():
         environment = kind("CartPole-v1", 4, 0, 1, Options())
         assert not compiled_actor.can_act(environment, cpu)
         environment.close()
+
+
+def test_what_an_environment_offers_is_asked_for_in_one_place():
+    environment = make("CartPole-v1")
+    assert capabilities_of(environment) == (0.0, False, False, True, False)
+    environment.close()
+    answers = types.SimpleNamespace(receive=list, send=list, patience=5.0, render=list)
+    assert capabilities_of(answers) == (5.0, False, True, False, True)
+    options = host_environments.default_options("jax:catch")
+    restorable = host_environments.make("jax:catch", 2, 0, 1, options)
+    assert capabilities_of(restorable) == (0.0, True, False, False, True)
 
 
 class Doubling:
