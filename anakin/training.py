@@ -159,7 +159,7 @@ def make_step(agent: Agent, environment, unroll_length: int) -> Callable:
             act_key,
         )
         learner, metrics = agent.learner_step(learn_key, state.learner, trajectory)
-        metrics = tally.joined(metrics, tally.given(trajectory.timesteps))
+        metrics = tally.joined(metrics, tally.of_environment(trajectory.timesteps))
         return after_unit(state, learner, actors), metrics
 
     return step

@@ -100,8 +100,8 @@ def _check_structure(environment: Environment) -> None:
     action = _specs(where, environment.action_spec, specs.BoundedArray)
     for spec in jax.tree.leaves(action):
         if np.issubdtype(spec.dtype, np.integer) and spec.minimum.any():
-            got = f"integers from {spec.minimum.tolist()}"
-            raise ProtocolError(f"{name}.action_spec has {got}, expected from 0")
+            actual = f"integers from {spec.minimum.tolist()}"
+            raise ProtocolError(f"{name}.action_spec has {actual}, expected from 0")
 
     scalar, number = specs.Array((), np.int32), specs.Array((), np.float32)
     timestep = dm_env.TimeStep(scalar, number, number, observation)
@@ -209,16 +209,16 @@ def _specs(where: str, method: Callable, kind: type) -> Any:
     tree = attempt(where, method)
     for spec in jax.tree.leaves(tree) or [tree]:
         if not isinstance(spec, kind):
-            got, expected = type(spec).__name__, kind.__name__
-            raise ProtocolError(f"{where} has {got}, expected dm_env's {expected}")
+            actual, expected = type(spec).__name__, kind.__name__
+            raise ProtocolError(f"{where} has {actual}, expected dm_env's {expected}")
     return tree
 
 
-def _require_equal(where: str, got: Any, expected: Any) -> None:
+def _require_equal(where: str, actual: Any, expected: Any) -> None:
     """Raises unless two trees of arrays or specs agree in structure, shapes and dtypes."""
-    ours, theirs = _leaves(got), _leaves(expected)
+    ours, theirs = _leaves(actual), _leaves(expected)
     paths = [(p, ours.get(p, "absent"), theirs.get(p, "absent")) for p in theirs | ours]
-    whole = ("", jax.tree.structure(got), jax.tree.structure(expected))
+    whole = ("", jax.tree.structure(actual), jax.tree.structure(expected))
     for path, one, other in (*paths, whole):
         if one != other:
             raise ProtocolError(f"{where}{path} is {one}, expected {other}")

@@ -112,7 +112,7 @@ def make_update(agent: Agent) -> Callable:
     def update(state: State, piece: Trajectory):
         key = parallel.core_key(jax.random.fold_in(state.key, state.updates))
         learner, metrics = agent.learner_step(key, state.learner, piece)
-        return learner, tally.joined(metrics, tally.given(piece.timesteps))
+        return learner, tally.joined(metrics, tally.of_environment(piece.timesteps))
 
     return update
 

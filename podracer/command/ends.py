@@ -156,14 +156,14 @@ def _hangs() -> bool:
 def _without_device() -> str:
     """A line where JAX finds no device of the kind that it is asked for; else empty."""
     jax = sys.modules.get("jax")
-    if jax is None or not (asked := jax.config.jax_platforms):
+    if jax is None or not (platforms := jax.config.jax_platforms):
         return ""
     try:
         jax.devices()  # known already, if there are any
     except (RuntimeError, AssertionError) as error:
         why = f" ({error})" if str(error) else ""
         return (
-            f"JAX_PLATFORMS is {asked}, where JAX finds no device{why}: unset it, or "
+            f"JAX_PLATFORMS is {platforms}, where JAX finds no device{why}: unset it, or "
             "install what JAX needs there"
         )
     return ""
@@ -214,21 +214,21 @@ def stopping() -> Iterator[Callable[[], bool]]:
     The caller can then save its work. After a Ctrl-C the block ends with
     KeyboardInterrupt, after a second Ctrl-C at once; after the others it ends normally.
     """
-    asked: list[int] = []
+    signals: list[int] = []
     terminal = _on_terminal()
 
     def ask(number: int, _) -> None:
-        asked.append(number)
+        signals.append(number)
         if number == signal.SIGHUP:
             _to_nowhere(*terminal)
-        if asked.count(signal.SIGINT) > 1:
+        if signals.count(signal.SIGINT) > 1:
             raise KeyboardInterrupt
 
     before = {n: signal.signal(n, ask) for n in (*_terminating(), signal.SIGINT)}
     try:
-        yield lambda: bool(asked)
+        yield lambda: bool(signals)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    if signal.SIGINT in asked:
+    if signal.SIGINT in signals:
         raise KeyboardInterrupt

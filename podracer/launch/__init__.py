@@ -29,9 +29,9 @@ def _starter(name: str, program: list[str]) -> Callable[[Sequence[str]], None]:
         config = command.parse(place.Config(), argv, f"podracer launch {name}")
         if not program:
             raise UserError(f"which program? podracer launch {place.EXAMPLE}")
-        if config.how.restarts:
+        if config.execution.restarts:
             restarts.commands(program)  # raises UserError before anything starts
-        if config.how.dry_run:
+        if config.execution.dry_run:
             print("\n".join(map(steps.line, place.steps(config, program))))
         else:
             sys.exit(place.run(config, program))

@@ -14,7 +14,7 @@ import tyro
 from podracer import command
 from podracer.errors import check_at_least_one, check_range
 from podracer.launch import restarts
-from podracer.launch.steps import END_SECONDS, How, Step, end
+from podracer.launch.steps import END_SECONDS, Execution, Step, end
 from podracer.parallel.hosts import VARIABLES
 
 EXAMPLE = "local 2 -- python train.py"
@@ -31,7 +31,7 @@ class Config:
     """number of processes"""
     cores: int = 1
     """virtual CPU devices of each process"""
-    how: command.Flat[How] = dataclasses.field(default_factory=How)
+    execution: command.Flat[Execution] = dataclasses.field(default_factory=Execution)
 
     def __post_init__(self):
         check_range("processes", self.processes, 1, MOST_PROCESSES)
@@ -59,7 +59,7 @@ def run(config: Config, program: Sequence[str]) -> int:
         return _together(steps(config, program))
 
     return restarts.run(
-        start, program, config.how.restarts, partial(restarts.following, program)
+        start, program, config.execution.restarts, partial(restarts.following, program)
     )
 
 

@@ -10,7 +10,7 @@ import tyro
 from podracer import command
 from podracer.errors import UserError, check_at_least_one
 from podracer.launch import restarts
-from podracer.launch.steps import How, Step, do
+from podracer.launch.steps import Execution, Step, do
 
 INSTALL = "part of SLURM: run this on a login host of the cluster"
 EXAMPLE = "slurm NAME --nodes 2 -- anakin train --agent ppo --env catch"
@@ -35,7 +35,7 @@ class Config:
     """number of hosts"""
     options: tuple[str, ...] = ()
     """further sbatch options, e.g. partition=gpu time=02:00:00 gpus-per-node=4"""
-    how: command.Flat[How] = dataclasses.field(default_factory=How)
+    execution: command.Flat[Execution] = dataclasses.field(default_factory=Execution)
 
     def __post_init__(self):
         check_at_least_one(nodes=self.nodes)
@@ -61,7 +61,7 @@ def script(config: Config, program: Sequence[str]) -> str:
         "ntasks-per-node": 1,
         "output": f"{config.name}-%j.txt",
     }
-    count = config.how.restarts
+    count = config.execution.restarts
     flags = [f"{name}={value}" for name, value in options.items()]
     flags += config.options
     flags += ["requeue", "open-mode=append"] if count else ["no-requeue"]

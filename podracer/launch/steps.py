@@ -22,7 +22,7 @@ TIMED_OUT = 124  # exit code of a step that took too long, as of timeout(1)
 
 
 @dataclasses.dataclass(frozen=True)
-class How:
+class Execution:
     """Flags that all launchers have."""
 
     restarts: int = 0
@@ -98,9 +98,9 @@ def do(steps: Sequence[Step], install: str) -> int:
 @contextlib.contextmanager
 def _whole() -> Iterator[None]:
     """Defers a Ctrl-C, SIGTERM or SIGHUP to the end of the block; a second Ctrl-C interrupts it."""
-    with command.stopping() as asked:
+    with command.stopping() as is_asked_to_stop:
         yield
-    if asked():
+    if is_asked_to_stop():
         raise SystemExit(128 + signal.SIGTERM)
 
 

@@ -13,7 +13,7 @@ import tyro
 from podracer import command, imports
 from podracer.errors import UserError, check_at_least_one
 from podracer.launch import restarts, tpu_host
-from podracer.launch.steps import How, Step, do
+from podracer.launch.steps import Execution, Step, do
 
 INSTALL = "https://cloud.google.com/sdk/docs/install"
 EXAMPLE = "tpu NAME --zone us-west4-a -- anakin train --agent ppo --env catch"
@@ -58,7 +58,7 @@ class Config:
     """what pip installs on the hosts: this checkout (.), .[envpool], or a requirement"""
     keep: bool = False
     """do not delete the slice, which is billed as long as it exists"""
-    how: command.Flat[How] = dataclasses.field(default_factory=How)
+    execution: command.Flat[Execution] = dataclasses.field(default_factory=Execution)
 
     def __post_init__(self):
         check_at_least_one(wait_minutes=self.wait_minutes)
@@ -142,7 +142,7 @@ def _running(config: Config, program: Sequence[str]) -> Step:
     def running(text: str) -> tuple[str, ...]:
         return _on_hosts(config, tpu_host.running(config.name, text, config.hosts))
 
-    first, count = running(shlex.join(program)), config.how.restarts
+    first, count = running(shlex.join(program)), config.execution.restarts
     again = running(restarts.in_shell(program)) if count else ()
     return Step("run", first, seconds=None, again=again, restarts=count)
 

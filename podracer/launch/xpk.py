@@ -10,7 +10,7 @@ import tyro
 from podracer import command
 from podracer.errors import UserError, check_at_least_one
 from podracer.launch import restarts
-from podracer.launch.steps import How, Step, do
+from podracer.launch.steps import Execution, Step, do
 
 INSTALL = "pip install xpk"
 EXAMPLE = "xpk NAME --cluster C --image IMAGE -- anakin train --agent ppo --env catch"
@@ -34,7 +34,7 @@ class Config:
     """number of slices"""
     options: tuple[str, ...] = ()
     """further options of xpk workload create, e.g. zone=us-west4-a priority=high spot"""
-    how: command.Flat[How] = dataclasses.field(default_factory=How)
+    execution: command.Flat[Execution] = dataclasses.field(default_factory=Execution)
 
     def __post_init__(self):
         check_at_least_one(slices=self.slices)
@@ -51,7 +51,7 @@ def steps(config: Config, program: Sequence[str]) -> list[Step]:
     for flag, value in needed.items():
         if not value:
             raise UserError(f"{flag} is missing: podracer launch {EXAMPLE}")
-    count = config.how.restarts
+    count = config.execution.restarts
     flags = [
         f"workload={config.name}",
         f"cluster={config.cluster}",

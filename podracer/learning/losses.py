@@ -173,15 +173,15 @@ def sum_of_taken(term: jax.Array, mask: jax.Array) -> jax.Array:
     return jnp.sum(mask * term) / jnp.maximum(share, 1e-8)
 
 
-def clip_reward(reward: jax.Array, how: str) -> jax.Array:
+def clip_reward(reward: jax.Array, clipping: str) -> jax.Array:
     """Rewards as the learner sees them; reported returns stay unclipped.
 
     `abs_one` clips to [-1, 1]; `soft_asymmetric` squashes to (-1.5, 5), losses more than
     gains (Espeholt et al. 2018, DMLab-30); `none` changes nothing.
     """
-    if how == "abs_one":
+    if clipping == "abs_one":
         return jnp.clip(reward, -1.0, 1.0)
-    if how == "soft_asymmetric":
+    if clipping == "soft_asymmetric":
         squashed = jnp.tanh(reward / 5.0)
         return 5.0 * jnp.where(reward < 0.0, 0.3 * squashed, squashed)
     return reward

@@ -101,11 +101,11 @@ def store(
         oldest = running.newest - running.last  # place of an episode's row 0
         place_of = (oldest[b][:, None] + number[None]) % rows_each
 
-        def gather(kept, prefix, x):
+        def gather(finished, prefix, x):
             new = x[jnp.clip(source, 0, unroll_length - 1), b[:, None]]
             before = (source < 0).reshape(*source.shape, *(1,) * (new.ndim - 2))
             episode = jnp.where(before, prefix[b[:, None], place_of], new)
-            return kept.at[slot].set(episode, mode="drop")
+            return finished.at[slot].set(episode, mode="drop")
 
         place = jnp.arange(capacity)
         slot = jnp.where(place < ended.sum(), buffer.count + place, capacity)

@@ -22,7 +22,7 @@ class Profile:
     def __init__(self, wanted: bool, say: Callable[[str], None]):
         self._wanted, self._say = wanted, say
         self._folder: Path | None = None
-        self._asked, self._running, self._done = 0, False, False
+        self._steps, self._running, self._done = 0, False, False
 
     def around(self, updates: Generator[Any], folder: Path) -> Generator[Any]:
         """The same updates of a training loop; their trace goes into this folder."""
@@ -39,11 +39,11 @@ class Profile:
         """Starts or stops the trace when it is time; a training loop calls this often."""
         if not self._wanted or self._done or self._folder is None:
             return
-        self._asked += 1
-        if self._asked == SKIP:
+        self._steps += 1
+        if self._steps == SKIP:
             jax.profiler.start_trace(str(self._folder), profiler_options=_options())
             self._running = True
-        elif self._asked == SKIP + STEPS:
+        elif self._steps == SKIP + STEPS:
             self._stop()
 
     def _stop(self) -> None:

@@ -41,7 +41,7 @@ def initial_state(metrics: Metrics) -> Tally:
     )
 
 
-def given(timesteps: dm_env.TimeStep) -> Metrics:
+def of_environment(timesteps: dm_env.TimeStep) -> Metrics:
     """Means of observations and rewards, to recognize an environment that gives NaN."""
     numbers = [
         jnp.mean(x)
@@ -54,14 +54,14 @@ def given(timesteps: dm_env.TimeStep) -> Metrics:
     }
 
 
-def joined(of_agent: Metrics, given: Metrics) -> Metrics:
+def joined(of_agent: Metrics, of_environment: Metrics) -> Metrics:
     """All metrics of an update. Raises UserError for an agent's that a run would replace."""
     for name in sorted(of_agent.keys() & OF_RUNS):
         raise UserError(
             f"the agent's metrics have {name!r}, which a run measures itself: choose "
             "another name"
         )
-    return of_agent | given
+    return of_agent | of_environment
 
 
 def as_floats(metrics: Metrics) -> Metrics:

@@ -120,14 +120,17 @@ class ResNet(nn.Module):
 
     @nn.compact
     def __call__(self, image: jax.Array) -> jax.Array:
-        x, how = to_float(image), {"kernel_init": self.kernel_init, "dtype": self.dtype}
+        x, options = (
+            to_float(image),
+            {"kernel_init": self.kernel_init, "dtype": self.dtype},
+        )
         for channels in (16, 32, 32):
-            same = partial(conv, channels * self.width, **how)
+            same = partial(conv, channels * self.width, **options)
             x = max_pool(same()(x))
             for _ in range(2 * self.depth):
                 y = same()(kernels.relu(x))
                 x = x + same()(kernels.relu(y))
-        x = dense(256, **how)(kernels.relu(flatten(x)))
+        x = dense(256, **options)(kernels.relu(flatten(x)))
         return kernels.relu(x)
 
 

@@ -17,10 +17,10 @@ MOST_CPU_CORES = 256  # virtual devices; thousands would take minutes to start
 def cpu_cores(share: int) -> int:
     """The number of virtual CPU devices: JAX_NUM_CPU_DEVICES if set (where several processes
     share a machine), or the largest number of cores that divides `share`."""
-    asked = jax.config.jax_num_cpu_devices
+    count = jax.config.jax_num_cpu_devices
     return (
-        asked
-        if asked > 0
+        count
+        if count > 0
         else max(n for n in range(1, processors() + 1) if share % n == 0)
     )
 

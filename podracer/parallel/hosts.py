@@ -90,16 +90,16 @@ def _join(*named: Any) -> None:
 
 def _detected() -> tuple | None:
     """The arguments of `jax.distributed.initialize`; None for a single process."""
-    asked = os.environ.get(ASK)
-    if asked not in (None, "", "detect", "alone"):
-        raise UserError(f"{ASK} is {asked!r}; it must be detect or alone")
-    if asked == "alone":
+    choice = os.environ.get(ASK)
+    if choice not in (None, "", "detect", "alone"):
+        raise UserError(f"{ASK} is {choice!r}; it must be detect or alone")
+    if choice == "alone":
         return None
     values = [os.environ.get(name) for name in VARIABLES]
     if any(values[1:]):
         return _named(values)
     in_cluster = any(_is_cluster(*names) for names in CLUSTERS)
-    return () if in_cluster or asked == "detect" else None
+    return () if in_cluster or choice == "detect" else None
 
 
 def _named(values: list[str | None]) -> tuple | None:
@@ -216,19 +216,19 @@ class Ends:
     """
 
     def __init__(self, wanted: Callable[[], bool]):
-        self._wanted, self._asked, self._every = wanted, 0, 1
+        self._wanted, self._calls, self._every = wanted, 0, 1
         self._since = time.monotonic()
 
     def __call__(self) -> bool:
         if number_of() == 1:
             return self._wanted()
-        self._asked += 1
-        if self._asked < self._every:
+        self._calls += 1
+        if self._calls < self._every:
             return False
         now = time.monotonic()
-        every = in_a_second(self._asked, now - self._since)
+        every = in_a_second(self._calls, now - self._since)
         self._every, ends = agree(every, self._wanted())
-        self._asked, self._since = 0, now
+        self._calls, self._since = 0, now
         return ends
 
 

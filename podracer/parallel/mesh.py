@@ -34,14 +34,14 @@ def cores_of_hosts() -> list[list[jax.Device]]:
     hosts: dict[int, list[jax.Device]] = {}
     for device in jax.devices():
         hosts.setdefault(device.process_index, []).append(device)
-    found = [hosts[i] for i in sorted(hosts)]
-    for i, host in enumerate(found):
-        if len(host) != len(found[0]):
+    ordered = [hosts[i] for i in sorted(hosts)]
+    for i, host in enumerate(ordered):
+        if len(host) != len(ordered[0]):
             raise UserError(
-                f"host {i} has {len(host)} cores and host 0 has {len(found[0])}: start "
+                f"host {i} has {len(host)} cores and host 0 has {len(ordered[0])}: start "
                 "every host with the same number"
             )
-    return found
+    return ordered
 
 
 def over_hosts(cores: Sequence[jax.Device]) -> Mesh:

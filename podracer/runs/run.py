@@ -106,13 +106,13 @@ def check_program(stored: StoredRun, program: str) -> None:
         )
 
 
-def check_same_names(stored: StoredRun, given: Mapping[str, Any]) -> None:
+def check_same_names(stored: StoredRun, flags: Mapping[str, Any]) -> None:
     """Raises UserError where another agent or environment is named than the run's."""
     names = {x: getattr(stored, x) for x in NAMED} | {"preset": "none"}
     for flag, name in names.items():
-        if given.get(flag) not in (None, name):
+        if flags.get(flag) not in (None, name):
             raise UserError(
-                f"--{flag} is {given[flag]}, but {stored.folder} is {stored.agent} on "
+                f"--{flag} is {flags[flag]}, but {stored.folder} is {stored.agent} on "
                 f"{stored.env} with its own hyperparameters: leave the flag out, or start "
                 "another run"
             )
@@ -120,7 +120,7 @@ def check_same_names(stored: StoredRun, given: Mapping[str, Any]) -> None:
 
 def check_trusted(
     stored: StoredRun,
-    given: Mapping[str, Any],
+    flags: Mapping[str, Any],
     agents: Container[str],
     brings_code: Callable[[str], bool],
 ) -> None:
@@ -130,7 +130,7 @@ def check_trusted(
 
     Args:
       stored: the run.
-      given: the values of the flags `agent`, `network`, `env` and `trust`, if there;
+      flags: the values of the flags `agent`, `network`, `env` and `trust`, if there;
         a name among them is used in place of the run's, or is equal to it.
       agents: names of the built-in agents.
       brings_code: (name of an environment) -> whether it imports a user's code.
@@ -143,9 +143,9 @@ def check_trusted(
     missing = " ".join(
         f"--{flag} {getattr(stored, flag)}"
         for flag, is_code in code.items()
-        if is_code and not given.get(flag)
+        if is_code and not flags.get(flag)
     )
-    if missing and not given.get("trust"):
+    if missing and not flags.get("trust"):
         raise UserError(
             f"{stored.folder} names code to import, {missing}; if you trust it, add "
             "that, or --trust (podracer.load: trust=True)"

@@ -239,7 +239,7 @@ def test_an_observation_that_is_not_finite_is_named():
     nothing = jnp.float32(jnp.nan)
     observation = {"a": jnp.ones((2, 3)), "b": jnp.full((2, 3), nothing)}
     zeros = jnp.zeros((2, 3))
-    given = tally.given(dm_env.TimeStep(zeros, zeros, zeros, observation))
+    given = tally.of_environment(dm_env.TimeStep(zeros, zeros, zeros, observation))
     counted = tally.add(tally.initial_state(given), given, jnp.uint32(7))
     with pytest.raises(FloatingPointError, match="update 7: .* an observation"):
         tally.stop_if_not_finite(counted.failures)

@@ -12,7 +12,7 @@ import pytest
 from podracer.checkpoints import checksums
 from podracer.errors import UserError
 from podracer.launch import restarts, slurm
-from podracer.launch.steps import How
+from podracer.launch.steps import Execution
 from podracer.runs import run_folder
 from tests.podracer.launch import fakes
 
@@ -213,7 +213,7 @@ def test_a_damaged_checkpoint_does_not_count(tmp_path):
 )
 def test_a_job_is_queued_again(tmp_path, monkeypatch, count, code, expected):
     monkeypatch.chdir(tmp_path)
-    text = slurm.script(slurm.Config("a", how=How(restarts=2)), PROGRAM)
+    text = slurm.script(slurm.Config("a", execution=Execution(restarts=2)), PROGRAM)
     srun = "srun() { [[ $* == *overwrite ]] && echo srun anew || echo srun first; return $CODE; }"
     said = bash(
         f'{srun}; scontrol() {{ echo $*; }}; trap "echo ended \\$?" EXIT\n{text}',
