@@ -340,7 +340,7 @@ def test_every_seed_with_every_value():
     )
     chosen = members.choose(config)
     assert [x.seed for x in chosen] == [2, 3, 2, 3]
-    assert chosen[2].numbers == {"clip": 0.3, "learning_rate": 1.0}
+    assert chosen[2].hyperparameters == {"clip": 0.3, "learning_rate": 1.0}
     assert chosen[2].name == "clip-0.3-learning-rate-1-seed-2"
     assert chosen[2].config.agent.clip == 0.3 and not chosen[2].config.together
 
