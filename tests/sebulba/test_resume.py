@@ -88,7 +88,7 @@ def trained(folder, *stops, **options):
         example.action_spec(),
         networks.Config(hidden_sizes=(8,)),
     )
-    told = []
+    rows_of_run = []
     for stop in (*stops, LAST):
         learned = itertools.count(1)
         with Checkpoints(folder) as checkpoints:
@@ -104,16 +104,16 @@ def trained(folder, *stops, **options):
                 **{"threads_per_core": 1, "max_lag": 0, "total_steps": 24 * LAST}
                 | options,
             ):
-                told += [without_times(row)] if row else []
+                rows_of_run += [without_times(row)] if row else []
             checkpoints.save(state, row)
-    return told, state
+    return rows_of_run, state
 
 
 @pytest.mark.core
 def test_stopped_between_reports_lock_step_ends_as_if_never(tmp_path):
-    told, state = trained(tmp_path / "whole")
+    rows_of_run, state = trained(tmp_path / "whole")
     others, other = trained(tmp_path / "parts", 8)
-    assert str(others) == str(told) and len(told) == 4
+    assert str(others) == str(rows_of_run) and len(rows_of_run) == 4
     for x, y in zip(*map(jax.tree.leaves, (other, state)), strict=True):
         if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
             x, y = map(jax.random.key_data, (x, y))
@@ -123,6 +123,6 @@ def test_stopped_between_reports_lock_step_ends_as_if_never(tmp_path):
 def test_into_lock_step_the_learner_goes_on_and_the_actor_begins_anew(tmp_path):
     _, before = trained(tmp_path / "run", threads_per_core=2, total_steps=24 * 7)
     assert before.actor == before.counted == ()
-    told, after = trained(tmp_path / "run")
-    assert [row["updates"] for row in told] == [24, 36, 40]
+    rows_of_run, after = trained(tmp_path / "run")
+    assert [row["updates"] for row in rows_of_run] == [24, 36, 40]
     assert int(after.actor.steps[0]) == 3 * (LAST - 7)

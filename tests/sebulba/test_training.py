@@ -236,9 +236,9 @@ def test_no_thread_is_advised_where_acting_and_learning_take_turns(
 ):
     assert starting.most_ahead(max_lag, late, updates) == ahead
     row = {"seconds": 1.0, "learner_waiting": 0.9, "actors_waiting": 0.0}
-    told = report.advice([row], cores.split(jax.devices()[:2]), 1, ahead)
-    assert ("take turns" in told) == (ahead == 0)
-    assert ("threads-per-core" in told) == (ahead != 0)
+    advice = report.advice([row], cores.split(jax.devices()[:2]), 1, ahead)
+    assert ("take turns" in advice) == (ahead == 0)
+    assert ("threads-per-core" in advice) == (ahead != 0)
 
 
 @pytest.mark.parametrize("fails", ["environment", "agent"])
@@ -398,8 +398,10 @@ def test_an_environment_that_raises_ends_the_run_with_its_traceback():
 def test_an_environment_that_breaks_the_protocol_ends_the_run(step):
     class Liar(HostCounter):
         def _timestep(self, step_type):
-            told = super()._timestep(step_type)
-            return told._replace(discount=told.discount - 2 * (self._steps == step))
+            timestep = super()._timestep(step_type)
+            return timestep._replace(
+                discount=timestep.discount - 2 * (self._steps == step)
+            )
 
     with pytest.raises(UserError, match=r"^Liar: discount is -[12]\.0; it must be"):
         last(train(environment=Liar, devices=2))
