@@ -11,7 +11,7 @@ import anakin
 from anakin import planning, population
 from anakin.command import environments, memory, meta_train
 from anakin.command.flags import Plan, Train
-from podracer import command, parallel
+from podracer import command, kernels, parallel
 from podracer.agent import Agent
 from podracer.agents import from_flags
 from podracer.errors import UserError
@@ -153,6 +153,7 @@ COMMANDS["meta-train"] = meta_train.main
 def main() -> None:
     """`anakin COMMAND ...`; bad input is one line and exit code 2."""
     with command.exits("anakin"):
+        kernels.install()
         command.dispatch(COMMANDS, sys.argv[1:], "anakin")
 
 

@@ -10,7 +10,7 @@ import jax
 from rich.progress import Progress
 
 import sebulba
-from podracer import command, metrics, parallel
+from podracer import command, kernels, metrics, parallel
 from podracer.agents import from_flags
 from podracer.parallel import hosts
 from podracer.plan import flags
@@ -160,6 +160,7 @@ COMMANDS = {f.__name__: f for f in (train, plan, evaluate, render, serve)}
 def main() -> None:
     """`sebulba COMMAND ...`; bad input is one line and exit code 2."""
     with command.exits("sebulba"):
+        kernels.install()
         command.dispatch(COMMANDS, sys.argv[1:], "sebulba")
 
 

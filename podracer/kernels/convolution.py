@@ -12,7 +12,6 @@ from functools import partial, reduce
 from typing import Any
 
 import chex
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -22,6 +21,7 @@ from podracer.kernels.switch import is_on
 Pads = tuple[tuple[int, int], tuple[int, int]]  # (top, bottom), (left, right)
 NARROW = 128  # width x channels up to which rows of an image are taken as vectors
 FEW = 16  # channels below which two columns of the output are computed at once
+WINDOW, STRIDES, PADDING = (3, 3), (2, 2), ((1, 1), (1, 1))  # of our pooling
 
 
 def conv_general_dilated(
@@ -148,14 +148,17 @@ def max_pool(
 ) -> jax.Array:
     """`flax.linen.max_pool` of [N, H, W, C]; a kernel for windows of 3x3 with stride 2 that
     are padded by 1 on every side."""
-    ours = (window, strides, padding) == ((3, 3), (2, 2), ((1, 1), (1, 1)))
+    ours = (window, strides, padding) == (WINDOW, STRIDES, PADDING)
     if ours and is_on("convolution"):
         return _max_pool(x)
-    return nn.max_pool(x, window, strides, padding)
+    return _native_max_pool(x, window, strides, padding)
 
 
-def _native_max_pool(x):
-    return nn.max_pool(x, (3, 3), (2, 2), ((1, 1), (1, 1)))
+def _native_max_pool(x, window=WINDOW, strides=STRIDES, padding=PADDING):
+    chex.assert_rank(x, 4)
+    pads = ((0, 0), *padding, (0, 0))
+    window, strides = (1, *window, 1), (1, *strides, 1)
+    return lax.reduce_window(x, -jnp.inf, lax.max, window, strides, pads)
 
 
 @jax.custom_vjp
