@@ -80,12 +80,13 @@ class Report:
     def row(self, learner: Learner) -> dict[str, float]:
         """The metrics since the last row, named as in `podracer.metrics`."""
         timed = self._learned - self._timed_from
-        # A first row of one trajectory is all compilation: it has no time and no rates.
-        seconds = time.perf_counter() - self._started if timed else 0.0
         waited = {
             who: total - self._waited[who]
             for who, total in self._queue.waited().items()
         }
+        # After the waiting, which is then no longer than it. A first row of one trajectory
+        # is all compilation: it has no time and no rates.
+        seconds = time.perf_counter() - self._started if timed else 0.0
 
         def a_second(amount: float) -> float:
             return amount / seconds if timed else np.nan

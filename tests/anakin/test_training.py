@@ -37,7 +37,6 @@ def unroll_once(
     unroll_length=3,
     batch_size=2,
     unrolls=2,
-    platform="cpu",
 ):
     """The agent, its parameters, and trajectories in a row without learning."""
     agent = make_agent(environment, network)
@@ -47,12 +46,11 @@ def unroll_once(
     )
     params = agent.actor_params(state.learner)
 
-    def act(keys, actor_state, timestep):
-        return *agent.actor_step(keys, params, actor_state, timestep), ()
-
     @jax.jit
     def run(actors, key):
-        return acting.unroll(act, environment, unroll_length, actors, key, platform)[:2]
+        return acting.unroll(
+            agent.actor_step, params, environment, unroll_length, actors, key
+        )
 
     actors, trajectories = state.actors, []
     for key in jax.random.split(state.key, unrolls):
@@ -78,6 +76,13 @@ def test_row_t_of_a_trajectory_is_row_0_of_the_next():
     np.testing.assert_array_equal(rewards, [1, 2, 3, 4, 5, 0, 1, 2, 3])
 
 
+def on_an_accelerator(monkeypatch):
+    """Programs compute what they would there."""
+    monkeypatch.setattr(
+        jax.lax, "platform_dependent", lambda *x, default, **_: default(*x)
+    )
+
+
 class Image(Catch):
     """Its board has a channel."""
 
@@ -88,8 +93,9 @@ class Image(Catch):
         return super()._board(state)[..., None]
 
 
-def test_images_are_delivered_whole():
-    """They are stored flat, see tests/jax_internals/."""
+def test_images_are_delivered_whole(monkeypatch):
+    """An accelerator stores them flat, see tests/podracer/kernels/test_loops.py."""
+    on_an_accelerator(monkeypatch)
     _, _, (trajectory,) = unroll_once(Image(), unroll_length=7, unrolls=1)
     boards = trajectory.timesteps.observation
     assert boards.shape == (8, 2, 10, 5, 1)
@@ -101,11 +107,12 @@ def test_images_are_delivered_whole():
 
 @pytest.mark.core
 @pytest.mark.parametrize("unroll_length", [3, 4, 9])
-def test_several_steps_in_an_iteration_are_what_they_are_one_by_one(unroll_length):
-    one, several = (
-        unroll_once(Counter(), RECURRENT, unroll_length, platform=platform)[2]
-        for platform in ("cpu", "gpu")
-    )
+def test_several_steps_in_an_iteration_are_what_they_are_one_by_one(
+    unroll_length, monkeypatch
+):
+    one = unroll_once(Counter(), RECURRENT, unroll_length)[2]
+    on_an_accelerator(monkeypatch)
+    several = unroll_once(Counter(), RECURRENT, unroll_length)[2]
     chex.assert_trees_all_close(one, several, rtol=1e-6)
 
 

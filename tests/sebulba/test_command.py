@@ -9,6 +9,7 @@ import time
 import pytest
 
 import sebulba.__main__ as command
+from podracer.agents import ppo
 from podracer.metrics import VOCABULARY
 
 SMALL = ["--env", "CartPole-v1", "--batch-size", "4", "--cores", "2"]
@@ -60,7 +61,7 @@ def test_continuous_actions_of_a_simulator(tmp_path, monkeypatch):
     monkeypatch.setattr(command.parallel, "use_cpu_cores", lambda *_, **__: None)
     command.train(f"{arguments} {faster} --quiet --run run".split())
     row = rows_of(tmp_path / "run")[-1]
-    assert row.keys() <= VOCABULARY.keys()
+    assert row.keys() <= {*VOCABULARY, *ppo.METRICS}
     assert row["steps"] == 4096 and row["observation_scale"] > 0
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     train = config["config"]["train"]

@@ -12,7 +12,8 @@ from dm_env import specs
 from podracer import networks
 from podracer.agent import ActorOutput, Trajectory
 from podracer.agents import impala
-from podracer.learning import gradients, losses, optimizers
+from podracer.kernels import blocking
+from podracer.learning import losses, optimizers
 from podracer.networks.policies import Categorical
 from tests.jitted import jitted
 
@@ -159,14 +160,10 @@ def test_greedy_takes_the_likeliest_action():
 
 def two_sequences(memory):
     """Case two for a network that sees 3 numbers and has 2 actions."""
-    _, trajectory = case_two()
-    timesteps = trajectory.timesteps._replace(
-        observation=jax.random.normal(jax.random.key(1), (4, 2, 3))
-    )
-    outputs = ActorOutput(
-        trajectory.outputs.action % 2,
-        Categorical(trajectory.outputs.extras.logits[..., :2]),
-    )
+    _, (timesteps, (action, policy)) = case_two()
+    observation = jax.random.normal(jax.random.key(1), (4, 2, 3))
+    timesteps = timesteps._replace(observation=observation)
+    outputs = ActorOutput(action % 2, Categorical(policy.logits[..., :2]))
     return Trajectory(timesteps, outputs, memory)
 
 
@@ -182,7 +179,7 @@ def test_parts_of_a_batch_make_one_update(monkeypatch, reduction):
         return agent.learner_step(jax.random.key(2), state, two_sequences(memory))
 
     whole, terms = update()
-    monkeypatch.setattr(gradients, "sequences_at_once", lambda *x: 1)
+    monkeypatch.setattr(blocking, "sequences_at_once", lambda *x: 1)
     parts, sums = update()
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6),

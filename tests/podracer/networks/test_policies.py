@@ -140,8 +140,11 @@ def test_reparametrized_samples_are_of_the_policy():
     policy = gaussian(1, TanhGaussian)
     many = jax.tree.map(lambda x: jnp.repeat(x, 20_000, axis=0), policy)
     action, log_prob = many.reparametrized(KEY)
-    np.testing.assert_allclose(log_prob, many.log_prob(action), atol=0.05)
-    close(jnp.mean(log_prob - many.log_prob(action)), 0.0)
+    # The action alone forgets the value before tanh where it is close to a bound.
+    within = jnp.all(jnp.abs(action) < 0.999, -1)
+    assert within.mean() > 0.9
+    error = jnp.where(within, log_prob - many.log_prob(action), 0.0)
+    np.testing.assert_allclose(error, 0.0, atol=0.01)
     mean = -log_prob.reshape(4, -1).mean(1)
     np.testing.assert_allclose(mean, policy.entropy(), atol=0.03)
     others = many.sample(jax.random.split(KEY, 80_000))
