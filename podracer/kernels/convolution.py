@@ -1,9 +1,8 @@
 """Convolution and pooling that are fast on a CPU, their gradients inside loops too.
 
 XLA:CPU computes a convolution's gradient 7 to 40 times slower inside a loop (jax issue
-12868), where it keeps a layout for which it has no kernel. Convolutions of few channels and
-pooling are slow in forward passes too. So on a CPU these are written in operations that are
-fast there; other platforms have XLA's own. The platform is that of the lowered program, not
+12868), where it keeps a layout for which it has no kernel. Pooling is slow in forward passes
+too. So on a CPU these are written in operations that are fast there; other platforms have XLA's own. The platform is that of the lowered program, not
 of the machine that lowers it.
 """
 
@@ -19,8 +18,6 @@ from jax import lax
 from podracer.kernels.switch import is_on
 
 Pads = tuple[tuple[int, int], tuple[int, int]]  # (top, bottom), (left, right)
-NARROW = 128  # width x channels up to which rows of an image are taken as vectors
-FEW = 16  # channels below which two columns of the output are computed at once
 WINDOW, STRIDES, PADDING = (3, 3), (2, 2), ((1, 1), (1, 1))  # of our pooling
 
 
@@ -48,13 +45,7 @@ def convolve(
     image: jax.Array, kernel: jax.Array, strides: tuple[int, int], pads: Pads
 ) -> jax.Array:
     """[N, H, W, C] * [kh, kw, C, F] -> [N, H', W', F]; reverse mode only, any order."""
-    native = partial(_convolve, strides, pads)
-    # In a kernel's gradient the kernel is about as wide as the image: no pairs there.
-    wide = image.shape[2] >= 2 * kernel.shape[1]
-    if image.shape[3] >= FEW or strides[1] > 1 or not wide:
-        return native(image, kernel)
-    by_pairs = partial(_convolve_by_pairs, strides, pads)
-    return lax.platform_dependent(image, kernel, cpu=by_pairs, default=native)
+    return _convolve(strides, pads, image, kernel)
 
 
 def _convolve(strides, pads, image, kernel):
@@ -62,21 +53,6 @@ def _convolve(strides, pads, image, kernel):
     return lax.conv_general_dilated(
         image, kernel, strides, pads, dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
-
-
-def _convolve_by_pairs(strides, pads, image, kernel):
-    """The same for a horizontal stride of 1, computed with stride 2.
-
-    A kernel that is one column wider, with twice the features, yields two columns of the
-    output at each place. With few channels XLA:CPU is up to three times as fast this way.
-    """
-    left, right = pads[1]
-    width = image.shape[2] + left + right - kernel.shape[1] + 1
-    none = (0, 0)
-    shifted = [jnp.pad(kernel, (none, (i, 1 - i), none, none)) for i in range(2)]
-    pads = pads[0], (left, right + width % 2)
-    y = _convolve((strides[0], 2), pads, image, jnp.concatenate(shifted, 3))
-    return y.reshape(*y.shape[:2], -1, kernel.shape[3])[:, :, :width]
 
 
 def _convolve_backward(strides, pads, residuals, d_output):
@@ -118,29 +94,10 @@ def _gradients(image, kernel, d_output):
     kh, kw = kernel.shape[:2]
     full = ((kh - 1, kh - 1), (kw - 1, kw - 1))
     d_image = convolve(d_output, kernel[::-1, ::-1].swapaxes(2, 3), (1, 1), full)
-    if image.shape[2] * image.shape[3] <= NARROW:
-        return d_image, _narrow_kernel_gradient(image, d_output)
     # The input channels are the batch, the batch is the channels.
     image, d_output = image.transpose(3, 1, 2, 0), d_output.transpose(1, 2, 0, 3)
     d_kernel = convolve(image, d_output, (1, 1), ((0, 0), (0, 0)))
     return d_image, d_kernel.transpose(1, 2, 0, 3)
-
-
-def _narrow_kernel_gradient(image, d_output):
-    """The kernel's gradient as a few diagonals of products of whole rows of pixels."""
-    n, h, w, channels = image.shape
-    _, out_h, out_w, features = d_output.shape
-    rows, d_rows = image.reshape(n, h, -1), d_output.reshape(n, out_h, -1)
-    products = [
-        jnp.einsum("nhx,nhy->xy", rows[:, i : i + out_h], d_rows)
-        for i in range(h - out_h + 1)
-    ]
-    products = jnp.stack(products).reshape(-1, w, channels, out_w, features)
-    diagonals = [
-        jnp.einsum("iwcwf->icf", products[:, j : j + out_w])
-        for j in range(w - out_w + 1)
-    ]
-    return jnp.stack(diagonals, axis=1)
 
 
 def max_pool(
