@@ -149,9 +149,7 @@ class ActorCore(NamedTuple):
     device: jax.Device
     programs: Programs
     unroll_length: int  # T
-    newest: Callable[
-        [], tuple[Any, int]
-    ]  # () -> (the newest parameters, their version)
+    newest: Callable[[], tuple[Any, int]]  # () -> (newest parameters, their version)
     stepped: Callable[[], None]  # called after each step of environments
 
 

@@ -18,9 +18,8 @@ NAMES = (
     "threefry",
     "xla",
 )
-VARIABLE = (
-    "PODRACER_KERNELS"  # off, or the names of kernels to leave out: -blocking,-xla
-)
+# off, or the names of kernels to leave out: -blocking,-xla
+VARIABLE = "PODRACER_KERNELS"
 
 _installed = False
 _left_out: set[str] = set()

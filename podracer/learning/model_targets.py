@@ -24,9 +24,8 @@ class Rows(NamedTuple):
     policy: jax.Array  # [T + 1, B, A] of the search
     action: jax.Array  # taken in the row; arbitrary in the last one
     other_action: jax.Array  # uniformly random
-    void: (
-        jax.Array
-    )  # bool: the transition into the row is LAST -> FIRST, or loses an episode
+    # bool: the transition into the row is LAST -> FIRST, or loses an episode
+    void: jax.Array
     last: jax.Array  # bool: LAST
     terminal: jax.Array  # bool: LAST, with discount 0
 

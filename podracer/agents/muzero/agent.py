@@ -35,9 +35,8 @@ class Extras(NamedTuple):
 
     policy: jax.Array  # [B, A] of the search, before the temperature
     value: jax.Array  # [B] of the search
-    other_action: (
-        jax.Array
-    )  # int32 [B] uniformly random, for states after an episode's end
+    # int32 [B] uniformly random, for states after an episode's end
+    other_action: jax.Array
 
 
 class Shared(NamedTuple):
