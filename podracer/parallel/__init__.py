@@ -34,7 +34,7 @@ from podracer.parallel.cores import (
     planned_for,
 )
 from podracer.parallel.cpu import processors, use_cpu_cores
-from podracer.parallel.mesh import CORE, make_mesh, mesh_of, over_hosts, platform
+from podracer.parallel.mesh import CORE, make_mesh, mesh_of, over_hosts
 
 __all__ = [
     "AVERAGE",
@@ -64,7 +64,6 @@ __all__ = [
     "over_members",
     "over_shares",
     "planned_for",
-    "platform",
     "processors",
     "split",
     "use_cpu_cores",

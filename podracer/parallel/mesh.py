@@ -24,11 +24,6 @@ def make_mesh(cores: int | None = None) -> Mesh:
     return mesh_of([x for host in cores_of_hosts() for x in _first(host, cores)])
 
 
-def platform(mesh: Mesh) -> str:
-    """Of its cores: cpu, tpu, ..."""
-    return mesh.devices.flat[0].platform
-
-
 def cores_of_hosts() -> list[list[jax.Device]]:
     """The cores of each host, in order. Raises UserError if their counts differ."""
     hosts: dict[int, list[jax.Device]] = {}

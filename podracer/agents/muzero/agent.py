@@ -20,7 +20,7 @@ from podracer.agents.muzero.config import Config
 from podracer.agents.muzero.search import Search, make_search
 from podracer.errors import UserError
 from podracer.learning import losses, model_targets, optimizers
-from podracer.learning.gradients import Loss, mean_gradient
+from podracer.learning.gradients import Loss, mean_gradient, sequences
 from podracer.metrics.tally import FAILED
 from podracer.networks.world_model import Model
 from podracer.parallel import AVERAGE, Average
@@ -93,9 +93,7 @@ def make_agent(config: Config, network: Model, average: Average = AVERAGE) -> Ag
     def learner_step(key, learner_state, trajectory):
         shared, actions = learner_state.shared, trajectory.outputs.action
         rows = make_rows(config, search, shared.params, trajectory)
-        batch = jax.tree.map(
-            lambda x: jnp.swapaxes(x, 0, 1), (trajectory.timesteps.observation, rows)
-        )
+        batch = sequences((trajectory.timesteps.observation, rows))
         gradients, metrics = mean_gradient(
             loss, shared.params, batch, (), actions.size, average
         )
