@@ -51,7 +51,8 @@ check: lint  ## lint, the house rules and the fast core tests: two minutes
 	@.venv/bin/pytest -q $(TOGETHER) $(CHECK)
 
 test: .venv/ready  ## the tests that every change must pass
-	@.venv/bin/pytest -q $(TOGETHER) -m "not slow"
+	@echo "About a quarter of an hour on two cores"
+	@.venv/bin/pytest -q $(TOGETHER) --durations 5 -m "not slow"
 
 test-slow: .venv/ready .venv-tpu/ready  ## the others: more cases and longer programs, before a release
 	@.venv/bin/pytest -q $(TOGETHER) -m "slow and not tpu"

@@ -34,6 +34,7 @@ SMALL = {
     "scaling": """--unroll-length 4 --seconds 0.5 --one {"batch_size":4096}""",
     "sebulba": "--settings cartpole --batch-sizes 4 --unroll-lengths 4 "
     "--threads-per-core 1 --cores 2 --seconds 0.1 --rounds 1",
+    "suite": "--tests tests/envs_jax/bsuite/test_bandit.py --workers 0",
     "peers.__main__": "--short --works cartpole:8x16 --rounds 1 --scale 0 "
     "--floor-seconds 0.001 --floor-rows 128",
     "peers.floor": "0.001 128",
@@ -57,6 +58,7 @@ EXPECTED = {
     "pictures": "catch: episodes after 0 steps",
     "scaling": "steps_per_second",
     "sebulba": "cartpole",
+    "suite": "bsuite/test_bandit.py | 5",
     "peers.__main__": "cartpole:8x16",
     "peers.floor": "weight_gradient",
     "peers.ours": "steps_per_second",
