@@ -10,8 +10,13 @@ import pytest
 
 flags = ["--xla_force_host_platform_device_count=8"]
 if not os.environ.get("PODRACER_TESTS_OPTIMIZED"):  # see tests/jax_internals/README.md
-    # Programs run once or twice here: compiling them costs a quarter without optimizations.
-    flags += ["--xla_backend_optimization_level=0"]
+    # Programs run once or twice here: compiling them costs a quarter without optimizations,
+    # and again a sixth less as one piece and without expensive passes.
+    flags += [
+        "--xla_backend_optimization_level=0",
+        "--xla_llvm_disable_expensive_passes=true",
+        "--xla_cpu_parallel_codegen_split_count=1",
+    ]
 # XLA aborts at a flag that it does not know.
 jaxlib = tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2]))
 if jaxlib < (0, 11):
@@ -26,7 +31,8 @@ if jaxlib > (0, 7):
 os.environ |= {
     "JAX_PLATFORMS": "cpu",
     "JAX_NUMPY_RANK_PROMOTION": "raise",
-    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5",
+    "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0",  # nobody reads the lines of an operation here
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
     "PJRT_NPROC": "32",  # threads; cores that must meet in an average each hold one
     "XLA_FLAGS": " ".join(flags),
 }

@@ -27,6 +27,7 @@ SMALL = {
     "meta_gradient": "--families chain-short --lifetimes 2 --batch-size 2 "
     "--unroll-length 2 --updates 1 --seconds 0.01 --rule.prediction-size 2 "
     "--rule.memory-size 2 --rule.embedding-size 2",
+    "mutants": "--only losses --first 1 --tests tests/podracer/learning/test_losses.py",
     "muzero": "--simulations 2 --policies gumbel --batch-size 4 --unroll-length 2 "
     "--hidden-size 4 --updates 2 --seconds 0.01 --trajectories 2 --repeats 1",
     "pictures": "--env catch --steps 512 --shown 0 1 --frames 10 --out drawn",
@@ -54,6 +55,7 @@ EXPECTED = {
     "kernels": "`jax.random.permutation`",
     "learning": "IMPALA",
     "meta_gradient": "without",
+    "mutants": "| dies |",
     "muzero": "Sebulba, one actor core",
     "pictures": "catch: episodes after 0 steps",
     "scaling": "steps_per_second",

@@ -159,7 +159,7 @@ def test_on_policy_targets_are_n_step_returns():
 
 def episode(step_types, discount):
     steps = jnp.array(step_types, jnp.int32)[:, None]
-    reward = jnp.where(steps == FIRST, 0.0, 1.0)
+    reward = jnp.where(steps == FIRST, 7.0, 1.0)  # that of FIRST counts for nothing
     return dm_env.TimeStep(steps, reward, column(discount), jnp.zeros_like(reward))
 
 
@@ -213,6 +213,13 @@ def test_nothing_after_an_end_changes_what_came_before(last, lost):
     np.testing.assert_array_equal(advantage[: last + 1], advantage_[: last + 1])
     assert advantage[last] == 0.0  # the void transition teaches nothing
     assert advantage[last - 1] == pytest.approx(1 + 0.9 * 1.0 - 1.0)  # it bootstraps
+
+
+def test_a_mean_over_actions_leaves_void_transitions_out():
+    mask, entropy = column([1, 0, 1, 1]), column([1, 50, 2, 3])
+    terms = losses.Terms(jnp.zeros((4, 1)), {}, mask, {"entropy": entropy})
+    _, sums = losses.reduced(terms)
+    np.testing.assert_allclose(sums["entropy"] / mask.size, 2.0)
 
 
 def test_reward_clipping():

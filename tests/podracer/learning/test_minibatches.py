@@ -20,11 +20,12 @@ def test_each_epoch_has_an_order_of_its_own():
     def step(state, rows, memory):
         params, (seen, count) = state
         seen = seen.at[count].set(rows[0, 0])
-        return (params, (seen, count + 1)), {"unused": jnp.zeros(())}
+        return (params, (seen, count + 1)), {"count": jnp.float32(count)}
 
     state = {"a": jnp.zeros(())}, (jnp.zeros(3 * size, jnp.int32), 0)
     batch = jnp.arange(size)[None]
-    (_, (seen, _)), _ = minibatches.learn(step, state, batch, (), key, config)
+    (_, (seen, _)), metrics = minibatches.learn(step, state, batch, (), key, config)
+    assert metrics["count"] == np.arange(2 * size, 3 * size).mean()  # of the last epoch
     keys = [jax.random.fold_in(key, epoch) for epoch in range(3)]
     expected = [kernels.permutation(key, size).tolist() for key in keys]
     assert seen.reshape(3, size).tolist() == expected

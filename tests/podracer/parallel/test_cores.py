@@ -49,6 +49,13 @@ def test_all_is_true_if_every_core_says_so():
     np.testing.assert_array_equal(parallel.AVERAGE.all(jnp.arange(3) > 0), [0, 1, 1])
 
 
+def test_the_first_of_a_count_from_one_whichever_core_has_it():
+    mesh = parallel.make_mesh(4)
+    first = parallel.over_cores(parallel.AVERAGE.first, mesh, (LOCAL,), SHARED)
+    updates = np.array([[0, 9, 2], [0, 7, 0], [0, 8, 0], [0, 0, 2**32 - 1]], np.uint32)
+    np.testing.assert_array_equal(first(updates), [0, 7, 2])
+
+
 ON_41_CORES = """
 from podracer import parallel
 parallel.use_cpu_cores(41)

@@ -1,0 +1,189 @@
+"""Whether the tests notice faults: mutants of the learning core, each run against its tests.
+
+    python -m benchmarks.mutants [--only losses] [--report docs/results/mutants.md]
+
+Before and after tests are changed, the same mutants must die. Each replaces one piece of a
+file, which occurs there once, in a copy of the checkout; it dies if one of its tests fails.
+"""
+
+import dataclasses
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import tyro
+
+ROOT = Path(__file__).parents[1]
+MINUTES = 10  # a mutant that takes longer has died: it hangs
+HEAD = """# Mutants
+
+Faults in the learning core, and whether the tests of that part notice them:
+`python -m benchmarks.mutants --report docs/results/mutants.md` writes this page.
+
+| file | fault | seen |
+|---|---|---|
+"""
+
+
+class Mutant(NamedTuple):
+    """One fault."""
+
+    file: str
+    right: str
+    wrong: str
+
+
+CORES = "podracer/parallel/cores.py"
+GRADIENTS = "podracer/learning/gradients.py"
+LOSSES = "podracer/learning/losses.py"
+MINIBATCHES = "podracer/learning/minibatches.py"
+NORMALIZER = "podracer/transformations/normalizer.py"
+TESTS = {  # of the part, the quickest first: the first that fails ends the run
+    CORES: (
+        "tests/podracer/parallel",
+        "tests/anakin/test_agreement.py",
+        "tests/anakin/test_agents.py",
+    ),
+    GRADIENTS: ("tests/podracer/learning", "tests/anakin/test_agents.py"),
+    LOSSES: ("tests/podracer/learning", "tests/podracer/agents/test_impala.py"),
+    MINIBATCHES: ("tests/podracer/learning", "tests/podracer/agents/test_ppo.py"),
+    NORMALIZER: ("tests/podracer/transformations/test_normalizer.py",),
+}
+MUTANTS = (
+    Mutant(LOSSES, "last()[:-1] | timesteps.first", "last()[:-1] & timesteps.first"),
+    Mutant(LOSSES, "reward=mask * timesteps.reward[1:]", "reward=timesteps.reward[1:]"),
+    Mutant(LOSSES, "timesteps.discount[1:] * disc", "timesteps.discount[:-1] * disc"),
+    Mutant(LOSSES, "jnp.minimum(clip_c, rho) /", "jnp.minimum(1.0, rho) /"),
+    Mutant(
+        LOSSES, "jnp.minimum(clip_pg_rho, rho) * (q", "jnp.minimum(clip_rho, rho) * (q"
+    ),
+    Mutant(
+        LOSSES,
+        "stop_gradient((v_tm1, v_t, rho * transitions.mask))",
+        "stop_gradient((v_tm1, v_t, rho))",
+    ),
+    Mutant(
+        LOSSES,
+        "return transitions.mask * jax.lax.stop_gradient(advantage)",
+        "return jax.lax.stop_gradient(advantage)",
+    ),
+    Mutant(LOSSES, "x = weight * (x - total / count)", "x = x - total / count"),
+    Mutant(LOSSES, "average.total(jnp.sum(jnp.square(x)))", "jnp.sum(jnp.square(x))"),
+    Mutant(LOSSES, "else jnp.broadcast_to(weight, x.shape) * x", "else x"),
+    Mutant(LOSSES, "share = jnp.sum(mask) / mask.size", "share = 1.0"),
+    Mutant(LOSSES, "0.3 * squashed, squashed", "squashed, squashed"),
+    Mutant(GRADIENTS, "lambda x: x / count, sums", "lambda x: x, sums"),
+    Mutant(GRADIENTS, "gradients = average(gradients)", "gradients = gradients"),
+    Mutant(MINIBATCHES, "(number == 0) | ~enough", "(number == 0) | enough"),
+    Mutant(MINIBATCHES, "orders[number])[0]", "orders[0])[0]"),
+    Mutant(MINIBATCHES, "lambda x: x / config.minibatches, sums", "lambda x: x, sums"),
+    Mutant(MINIBATCHES, "if count % config.minibatches:", "if False:"),
+    Mutant(CORES, "_together(jax.lax.pmean, tree)", "_together(jax.lax.psum, tree)"),
+    Mutant(CORES, "jax.lax.axis_index(CORE))", "0)"),
+    Mutant(CORES, "jnp.where(late > 0, most - late, 0)", "late"),
+    Mutant(
+        NORMALIZER,
+        "/ jnp.maximum(state.count - 1.0, 1.0)",
+        "/ jnp.maximum(state.count, 1.0)",
+    ),
+    Mutant(
+        NORMALIZER,
+        "variance_sum += jnp.square(delta)",
+        "variance_sum += 0 * jnp.square(delta)",
+    ),
+    Mutant(
+        NORMALIZER, "jnp.add, tuple(new), lost)", "lambda x, y: x, tuple(new), lost)"
+    ),
+    Mutant(
+        NORMALIZER,
+        "timestep.first(), 0.0, discount_factor",
+        "timestep.last(), 0.0, discount_factor",
+    ),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Which mutants to run."""
+
+    only: str = ""
+    """part of the files' names"""
+    first: int = len(MUTANTS)
+    """how many of them at most"""
+    tests: tuple[str, ...] = ()
+    """instead of those of the part"""
+    report: Path | None = None
+    """page to write"""
+
+
+def copy(folder: Path) -> None:
+    """The files of the checkout, as they are now."""
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True).stdout
+    for name in filter(None, names.decode().split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+
+
+def outcome(mutant: Mutant, folder: Path, tests: tuple[str, ...]) -> str:
+    """What the tests say of a mutant; its file is right again afterwards."""
+    file = folder / mutant.file
+    right = file.read_text()
+    assert right.count(mutant.right) == 1, (
+        f"{mutant.file}: {mutant.right}: not there once"
+    )
+    file.write_text(right.replace(mutant.right, mutant.wrong))
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+    try:
+        done = subprocess.run(
+            [*command, "-m", "not slow", *(tests or TESTS[mutant.file])],
+            cwd=folder,
+            env=os.environ
+            | {"PYTHONPATH": str(folder)},  # before the installed checkout
+            capture_output=True,
+            text=True,
+            timeout=60 * MINUTES,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return "hangs"
+    finally:
+        file.write_text(right)
+    if done.returncode not in (
+        0,
+        1,
+        2,
+    ):  # passed, failed, or the file could not be imported
+        raise RuntimeError(done.stdout[-2000:] + done.stderr[-2000:])
+    return "dies" if done.returncode else "LIVES"
+
+
+def lines(config: Config) -> Iterator[str]:
+    """A row of the page for each mutant."""
+    chosen = [mutant for mutant in MUTANTS if config.only in mutant.file]
+    with tempfile.TemporaryDirectory() as folder:
+        copy(Path(folder))
+        for mutant in chosen[: config.first]:
+            said = outcome(mutant, Path(folder), config.tests)
+            fault = f"`{mutant.right}`: `{mutant.wrong}`".replace("|", "\\|")
+            yield f"| {mutant.file} | {fault} | {said} |\n"
+
+
+def main(config: Config) -> None:
+    """Run the mutants, show each, and write the page."""
+    text = HEAD
+    for line in lines(config):
+        print(line, end="", flush=True)
+        text += line
+    if config.report:
+        config.report.write_text(text)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Config, description=__doc__))
