@@ -122,13 +122,11 @@ class Config:
 
 
 def copy(folder: Path) -> None:
-    """The files of the checkout, as they are now."""
-    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True).stdout
-    for name in filter(None, names.decode().split("\0")):
-        if (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, folder / name)
+    """Our packages and their tests, as they are now."""
+    ignore = shutil.ignore_patterns("__pycache__")
+    for name in ("anakin", "benchmarks", "envs_jax", "podracer", "sebulba", "tests"):
+        shutil.copytree(ROOT / name, folder / name, ignore=ignore)
+    shutil.copy(ROOT / "pyproject.toml", folder)
 
 
 def outcome(mutant: Mutant, folder: Path, tests: tuple[str, ...]) -> str:
