@@ -3,10 +3,12 @@
     python -m benchmarks.mutants [--only losses] [--report docs/results/mutants.md]
 
 Before and after tests are changed, the same mutants must die. Each replaces one piece of a
-file, which occurs there once, in a copy of the checkout; it dies if one of its tests fails.
+file, which occurs there once, in a copy of the checkout; it dies if one of its tests, all of
+which pass without it, fails.
 """
 
 import dataclasses
+import itertools
 import os
 import shutil
 import subprocess
@@ -17,6 +19,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import tyro
+
+from podracer.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 MINUTES = 10  # a mutant that takes longer has died: it hangs
@@ -129,48 +133,56 @@ def copy(folder: Path) -> None:
     shutil.copy(ROOT / "pyproject.toml", folder)
 
 
-def outcome(mutant: Mutant, folder: Path, tests: tuple[str, ...]) -> str:
-    """What the tests say of a mutant; its file is right again afterwards."""
-    file = folder / mutant.file
-    right = file.read_text()
-    assert right.count(mutant.right) == 1, (
-        f"{mutant.file}: {mutant.right}: not there once"
-    )
-    file.write_text(right.replace(mutant.right, mutant.wrong))
+def passed(folder: Path, tests: tuple[str, ...]) -> bool:
+    """Whether the tests pass in the copy; one that hangs has failed."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
     try:
         done = subprocess.run(
-            [*command, "-m", "not slow", *(tests or TESTS[mutant.file])],
+            [*command, "-m", "not slow", *tests],
             cwd=folder,
-            env=os.environ
-            | {"PYTHONPATH": str(folder)},  # before the installed checkout
+            env={**os.environ, "PYTHONPATH": str(folder)},  # before what is installed
             capture_output=True,
-            text=True,
             timeout=60 * MINUTES,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return "hangs"
+        return False
+    return done.returncode == 0
+
+
+def outcome(mutant: Mutant, folder: Path, tests: tuple[str, ...]) -> str:
+    """What the tests say of a mutant; its file is right again afterwards."""
+    file = folder / mutant.file
+    right = file.read_text()
+    if right.count(mutant.right) != 1:
+        raise UserError(
+            f"{mutant.file} does not have {mutant.right!r} once: mend MUTANTS"
+        )
+    file.write_text(right.replace(mutant.right, mutant.wrong))
+    try:
+        return "LIVES" if passed(folder, tests) else "dies"
     finally:
         file.write_text(right)
-    if done.returncode not in (
-        0,
-        1,
-        2,
-    ):  # passed, failed, or the file could not be imported
-        raise RuntimeError(done.stdout[-2000:] + done.stderr[-2000:])
-    return "dies" if done.returncode else "LIVES"
 
 
 def lines(config: Config) -> Iterator[str]:
-    """A row of the page for each mutant."""
-    chosen = [mutant for mutant in MUTANTS if config.only in mutant.file]
-    with tempfile.TemporaryDirectory() as folder:
-        copy(Path(folder))
-        for mutant in chosen[: config.first]:
-            said = outcome(mutant, Path(folder), config.tests)
-            fault = f"`{mutant.right}`: `{mutant.wrong}`".replace("|", "\\|")
-            yield f"| {mutant.file} | {fault} | {said} |\n"
+    """A row of the page for each mutant; without a fault, its tests must pass."""
+    chosen = [mutant for mutant in MUTANTS if config.only in mutant.file][
+        : config.first
+    ]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        copy(folder)
+        for file, mutants in itertools.groupby(chosen, lambda mutant: mutant.file):
+            tests = config.tests or TESTS[file]
+            if not passed(folder, tests):
+                raise UserError(
+                    f"{' '.join(tests)} fail without a fault: mend them first"
+                )
+            for mutant in mutants:
+                said = outcome(mutant, folder, tests)
+                fault = f"`{mutant.right}`: `{mutant.wrong}`".replace("|", "\\|")
+                yield f"| {file} | {fault} | {said} |\n"
 
 
 def main(config: Config) -> None:

@@ -34,6 +34,13 @@ KINDS = {
     "/jax/core/compile/jaxpr_to_mlir_module_duration": "lowering",
     "/jax/core/compile/backend_compile_duration": "compiling",
 }
+PYTEST = [
+    "-qp",
+    "benchmarks.suite",
+    "-m",
+    "not slow",
+    "--dist=loadfile",
+]  # as in the Makefile
 OF_CACHE = re.compile(r"(?:MISS|hit) for '.*?' with key '(.*?)'")
 COLUMNS = ("cpu", "children", *KINDS.values(), "wall")
 HEAD = """# The test suite
@@ -159,18 +166,8 @@ def main(config: Config) -> int:
     """Run the tests and report what they cost; returns pytest's exit code."""
     with tempfile.TemporaryDirectory() as folder:
         code = subprocess.call(
-            [
-                sys.executable,
-                "-m",
-                "pytest",
-                "-q",
-                "-p",
-                "benchmarks.suite",
-                "-m",
-                "not slow",
-            ]
-            + [f"--numprocesses={config.workers}", "--dist=loadfile"]
-            + ["--no-loadscope-reorder", *config.tests],
+            [sys.executable, "-m", "pytest", *PYTEST, "--no-loadscope-reorder"]
+            + [f"--numprocesses={config.workers}", *config.tests],
             env=os.environ | {FOLDER: folder},
             cwd=ROOT,
         )
