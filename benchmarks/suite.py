@@ -35,7 +35,8 @@ KINDS = {
     "/jax/core/compile/backend_compile_duration": "compiling",
 }
 PYTEST = [
-    "-qp",
+    "-q",
+    "-p",
     "benchmarks.suite",
     "-m",
     "not slow",
