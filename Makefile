@@ -50,12 +50,13 @@ demo: .venv/ready  ## watch agents learn, in both architectures
 check: lint  ## lint, the house rules and the fast core tests: two minutes
 	@.venv/bin/pytest -q $(TOGETHER) $(CHECK)
 
-test: .venv/ready  ## the tests that every change must pass
-	@echo "About a quarter of an hour on two cores"
-	@.venv/bin/pytest -q $(TOGETHER) --durations 5 -m "not slow"
+test: .venv/ready  ## the tests that every change must pass; of examples, those that changed
+	@cat .venv/lasted 2>/dev/null || echo "About a quarter of an hour on two cores, the first time"
+	@start=$$(date +%s); .venv/bin/pytest -q $(TOGETHER) --changed --durations 5 -m "not slow" \
+	  && echo "The last time: $$(( ($$(date +%s) - start) / 60 )) minutes" >.venv/lasted
 
 test-slow: .venv/ready .venv-tpu/ready  ## the others: more cases and longer programs, before a release
-	@.venv/bin/pytest -q $(TOGETHER) -m "slow and not tpu"
+	@.venv/bin/pytest -q $(TOGETHER) -m "(slow or shows) and not tpu"
 	@PODRACER_TESTS_OPTIMIZED=1 .venv/bin/pytest -q tests/jax_internals
 	@PODRACER_KERNELS=off .venv/bin/pytest -q $(TOGETHER) $(LEARNERS)
 	@.venv-tpu/bin/pytest -q tests/podracer/plan/tpu -m "slow"

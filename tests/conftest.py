@@ -1,12 +1,20 @@
 """The tests' own machine: eight virtual CPU cores, on any computer, set before jax loads."""
 
+import contextlib
+import hashlib
 import importlib.metadata
 import os
 import shutil
 import signal
+import sys
 import tempfile
+from pathlib import Path
 
 import pytest
+
+# Programs that earlier runs have compiled; they go with the environment whose jax made them.
+COMPILED = Path(sys.prefix) / "compiled"
+DAYS = 3  # after which an unused one is removed
 
 flags = ["--xla_force_host_platform_device_count=8"]
 if not os.environ.get("PODRACER_TESTS_OPTIMIZED"):  # see tests/jax_internals/README.md
@@ -32,7 +40,7 @@ os.environ |= {
     "JAX_PLATFORMS": "cpu",
     "JAX_NUMPY_RANK_PROMOTION": "raise",
     "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0",  # nobody reads the lines of an operation here
-    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "PJRT_NPROC": "32",  # threads; cores that must meet in an average each hold one
     "XLA_FLAGS": " ".join(flags),
 }
@@ -66,13 +74,68 @@ def bounded_memory():
     jax.clear_caches()
 
 
-def pytest_configure():
-    """Give this run a folder, with a compilation cache for the processes that tests start."""
-    folder = tempfile.mkdtemp(prefix="podracer-tests-")
+@pytest.fixture(autouse=True, scope="module")
+def shared_programs():
+    """What one process has compiled, the others and the next run find."""
+    yield
+    from podracer.command import programs  # not before the variables of jax
+
+    own = Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
+    if own.exists():
+        programs.remove_damaged(own)  # a killed process left it half-written
+        link(own, COMPILED)
+        link(COMPILED, own)
+
+
+def link(source: Path, target: Path) -> None:
+    """Give a folder the programs of another, each at once and whole."""
+    there = set(os.listdir(target))
+    for name in os.listdir(source):
+        if name.endswith("-cache") and name not in there:
+            with contextlib.suppress(FileExistsError, FileNotFoundError):  # by another process
+                os.link(source / name, target / name)
+
+
+def pytest_addoption(parser):
+    text = "leave out examples (marker shows) that passed since their files have changed"
+    parser.addoption("--changed", action="store_true", help=text)
+
+
+def passed(item):
+    """Where the cache of pytest says that an example has passed with its files as they are."""
+    shows = item.get_closest_marker("shows")
+    texts = [Path(file).read_bytes() for file in (*shows.args, item.path)]
+    name = f"{sys.prefix} {item.nodeid}".encode()
+    return f"shows/{hashlib.sha256(b''.join([name, *texts])).hexdigest()}"
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("changed"):
+        examples = [item for item in items if item.get_closest_marker("shows")]
+        known = [item for item in examples if config.cache.get(passed(item), False)]
+        config.hook.pytest_deselected(items=known)
+        items[:] = [item for item in items if item not in known]
+
+
+def pytest_runtest_makereport(item, call):
+    if call.when == "call" and not call.excinfo and item.get_closest_marker("shows"):
+        item.config.cache.set(passed(item), True)
+
+
+def pytest_configure(config):
+    """Give this process a folder, with the compiled programs for it and those that it starts."""
+    if not hasattr(config, "workerinput"):
+        from podracer.command import programs
+
+        COMPILED.mkdir(exist_ok=True)
+        programs.remove_unused(COMPILED, days=DAYS)
+    folder = tempfile.mkdtemp(prefix="tests-", dir=sys.prefix)
     os.environ |= {
         "PODRACER_TESTS": folder,
         "JAX_COMPILATION_CACHE_DIR": f"{folder}/compiled",
     }
+    os.mkdir(os.environ["JAX_COMPILATION_CACHE_DIR"])
+    link(COMPILED, Path(os.environ["JAX_COMPILATION_CACHE_DIR"]))
 
 
 def pytest_unconfigure():

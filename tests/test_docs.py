@@ -24,9 +24,8 @@ from podracer.runs import sinks
 from sebulba.command.flags import Train as SebulbaTrain
 
 ROOT = Path(__file__).parent.parent
-TEXTS = [
-    (ROOT / "docs" / name).read_text() for name in ("environments.md", "interface.md")
-]
+DOCS = ROOT / "docs"
+WITH_EXAMPLES = [DOCS / "environments.md", DOCS / "interface.md"]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 AT_ROOT = sorted(ROOT.glob("*.md"))
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -39,18 +38,21 @@ MISREAD = {
     r"\n(?!([-*]|\d+\.) |[ |#>]).+\n([-*]|1\.) ": "put an empty line before a list",
 }
 
-# (the heading above, the module that the example needs if any, its code)
+# for each example: the module that it needs if any, its code
 EXAMPLE = re.compile(r"(?:<!-- needs (\w+) -->\n)?```python\n(.*?)```", re.DOTALL)
 EXAMPLES = [
-    (re.findall(r"^#+ (.*)", text[: match.start()], re.MULTILINE)[-1], *match.groups())
-    for text in TEXTS
+    pytest.param(
+        *match.groups(),
+        id=re.findall(r"^#+ (.*)", text[: match.start()], re.MULTILINE)[-1],
+        marks=pytest.mark.shows(page),
+    )
+    for page in WITH_EXAMPLES
+    for text in [page.read_text()]
     for match in EXAMPLE.finditer(text)
 ]
 
 
-@pytest.mark.parametrize(
-    "needs, code", [e[1:] for e in EXAMPLES], ids=[e[0] for e in EXAMPLES]
-)
+@pytest.mark.parametrize("needs, code", EXAMPLES)
 def test_an_example_runs(needs, code):
     if needs:
         pytest.importorskip(needs)
@@ -71,9 +73,9 @@ def test_an_example_runs(needs, code):
 
 def test_examples_fit_on_a_screen():
     assert len(EXAMPLES) >= 6
-    for heading, _, code in EXAMPLES:
-        lines = len(code.splitlines())
-        assert lines <= 40, f"{heading}: {lines} lines"
+    for example in EXAMPLES:
+        lines = len(example.values[1].splitlines())
+        assert lines <= 40, f"{example.id}: {lines} lines"
 
 
 def test_a_call_of_the_readme_needs_no_other_import():
@@ -143,9 +145,10 @@ def test_the_flags_for_newcomers_exist():
     assert names - fields == {"run"}  # the folder, of every command
 
 
+@pytest.mark.shows(DOCS / "runs.md")
 def test_the_examples_of_runs_follow_one_another(tmp_path):
     """A script and what uses its run, in a folder of their own."""
-    text = (ROOT / "docs" / "runs.md").read_text()
+    text = (DOCS / "runs.md").read_text()
     code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
     shorter = code.replace("1_000_000", "8_000").replace("500_000", "4_000")
     assert shorter.count("8_000") == 1 == shorter.count("4_000")
@@ -157,7 +160,7 @@ def test_the_examples_of_runs_follow_one_another(tmp_path):
 
 def test_the_evaluation_of_runs_closes_its_environments(tmp_path, monkeypatch):
     """Those of other processes end no sooner than Python collects them, and with tracebacks."""
-    text = (ROOT / "docs" / "runs.md").read_text()
+    text = (DOCS / "runs.md").read_text()
     (code,) = re.findall(r"```python\n([^`]*sebulba\.evaluate.*?)```", text, re.DOTALL)
     closed = []
     environment = SimpleNamespace(close=lambda: closed.append(True))
@@ -169,8 +172,9 @@ def test_the_evaluation_of_runs_closes_its_environments(tmp_path, monkeypatch):
     assert closed == [True]
 
 
+@pytest.mark.shows(DOCS / "tour.md")
 def test_the_loop_of_the_tour_runs(tmp_path):
-    text = (ROOT / "docs" / "tour.md").read_text()
+    text = (DOCS / "tour.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     losses = [
         float(line.split()[1])
@@ -179,8 +183,9 @@ def test_the_loop_of_the_tour_runs(tmp_path):
     assert len(losses) == 3 == len({*losses})
 
 
+@pytest.mark.shows(DOCS / "update-rules.md")
 def test_the_example_of_an_update_rule_trains(tmp_path):
-    text = (ROOT / "docs" / "update-rules.md").read_text()
+    text = (DOCS / "update-rules.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (tmp_path / "my_rule.py").write_text(code)
     command, *_ = re.findall(r"^anakin (.*--agent my_rule .*)$", text, re.MULTILINE)
@@ -188,9 +193,10 @@ def test_the_example_of_an_update_rule_trains(tmp_path):
     assert "my_rule on catch: mean return" in python(*arguments, folder=tmp_path)
 
 
+@pytest.mark.shows(DOCS / "own-code.md")
 def test_the_example_of_an_agent_trains(tmp_path):
     """With both of its presets, whose names are those of its commands."""
-    text = (ROOT / "docs" / "own-code.md").read_text()
+    text = (DOCS / "own-code.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (tmp_path / "reinforce_example.py").write_text(code)
     found = re.findall(r"^anakin (.*--agent reinforce_example .*)$", text, re.MULTILINE)

@@ -5,12 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from podracer.agents import AGENTS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 
+@pytest.mark.shows(ROOT / "README.md")
 def test_the_script_runs():
     codes = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     (code,) = [code for code in codes if "anakin.train" in code]

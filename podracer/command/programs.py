@@ -42,9 +42,9 @@ def keep_programs() -> None:
             remove_damaged(folder)
 
 
-def remove_unused(folder: Path) -> None:
-    """Removes the files that nobody has read or written for `DAYS`."""
-    oldest = time.time() - DAYS * 24 * 3600
+def remove_unused(folder: Path, days: float = DAYS) -> None:
+    """Removes the files that nobody has read or written for `days`."""
+    oldest = time.time() - days * 24 * 3600
     for path in folder.iterdir():
         status = path.stat()
         if max(status.st_atime, status.st_mtime) < oldest:

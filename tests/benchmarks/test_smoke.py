@@ -97,7 +97,16 @@ def run(name, folder):
 
 
 SLOW = ("muzero",)  # compiles many searches
-NAMES = [pytest.param(x, marks=[pytest.mark.slow] * (x in SLOW)) for x in SMALL]
+NAMES = [
+    pytest.param(
+        name,
+        marks=[
+            pytest.mark.shows(ROOT / "benchmarks" / f"{name.replace('.', '/')}.py"),
+            *[pytest.mark.slow] * (name in SLOW),
+        ],
+    )
+    for name in SMALL
+]
 
 
 @pytest.mark.parametrize("name", NAMES)

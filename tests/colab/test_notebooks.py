@@ -60,7 +60,9 @@ def test_all_are_there():
     assert names == {"anakin", "sebulba", "agents", "meta_gradient"}
 
 
-@each
+@pytest.mark.parametrize(
+    "path", [pytest.param(x, marks=pytest.mark.shows(x), id=x.name) for x in NOTEBOOKS]
+)
 @pytest.mark.core
 def test_it_runs(path, tmp_path, monkeypatch):
     """At a small size, in a kernel of this Python, and shows the kinds that are committed."""
