@@ -1,6 +1,7 @@
 """Many runs in one program: each as if alone, and none waits for another."""
 
 import dataclasses
+import functools
 import json
 import os
 import subprocess
@@ -29,6 +30,7 @@ KILL = 400  # seconds that a process of ours may live
 SIZES = {"batch_size": 4, "unroll_length": 4, "total_steps": 16 * 10}
 
 
+@functools.cache
 def maker(module=impala, environment=Counter()):  # noqa: B008 frozen
     network = networks.actor_critic(
         environment.observation_spec(),
