@@ -211,7 +211,7 @@ def test_an_update_of_the_rule_is_traced_once(programs_of_a_run):
     meta = META._replace(predict=predict)
     programs = programs_of_a_run(meta, config, parallel.make_mesh(1))
     state = jax.eval_shape(programs.start, jax.random.key(0), jnp.arange(2))
-    programs.call.lower(state, jnp.uint32(1), jnp.bool_(True))
+    programs.call.trace(state, jnp.uint32(1), jnp.bool_(True))
     assert len(traced) == 1
 
 
