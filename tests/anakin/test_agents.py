@@ -198,10 +198,10 @@ def test_cores_shuffle_for_themselves_and_average_every_minibatch():
 def test_batch_ppo_learns_when_the_episodes_are_there():
     # Rows 5 and 11 of each environment are LAST: in the second and third trajectory.
     for updates, learned in ((1, 0), (2, 1), (3, 2)):
-        state = trained("batch_ppo", 2, updates)
+        state = trained("batch_ppo", 8, updates)
         steps = state.learner.shared.opt_state[0].count
         assert int(steps) == learned * BATCH_PPO.epochs
-        np.testing.assert_array_equal(state.learner.local.count, [0, 0])
+        np.testing.assert_array_equal(state.learner.local.count, [0] * 8)
 
 
 @pytest.mark.parametrize("length", [6, 1000])
