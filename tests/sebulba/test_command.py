@@ -112,6 +112,7 @@ def test_a_signal_ends_a_run_soon(number, code, tmp_path):
             time.sleep(0.1)
         process.send_signal(number)
         assert process.wait(timeout=300) == code  # seconds, where nothing else runs
+        assert rows_of(tmp_path / "run")[-1]["steps"] < 2 * 10**6
     finally:
         process.kill()
         process.communicate()
