@@ -1,6 +1,7 @@
 """BatchPPO against the numbers of its specification; padding; chunks; presets."""
 
 import dataclasses
+import functools
 
 import dm_env
 import jax
@@ -25,7 +26,7 @@ FIRST, MID, LAST = map(int, dm_env.StepType)
 
 
 def column(*rows):
-    return jnp.array(rows, jnp.float32).T
+    return np.array(rows, np.float32).T
 
 
 # Spec F3: rewards and values of two episodes, of 3 and 4 steps; 9 and 7 are padding.
@@ -35,10 +36,12 @@ VALUE = column([0.5, 0.5, 0.5, 7, 0], [0.1, 0.2, 0.3, 0.4, 0])
 
 
 def f3_timesteps():
-    row = jnp.arange(5)[:, None]
-    ended = row >= jnp.array(LENGTHS)[None]
-    step_type = jnp.where(ended, LAST, jnp.where(row == 0, FIRST, MID))
-    return dm_env.TimeStep(step_type, REWARD, jnp.ones((5, 2)), jnp.zeros((5, 2)))
+    row = np.arange(5)[:, None]
+    ended = row >= np.array(LENGTHS)[None]
+    step_type = np.where(ended, LAST, np.where(row == 0, FIRST, MID))
+    zeros = np.zeros((5, 2), np.float32)
+    timesteps = dm_env.TimeStep(step_type, REWARD, zeros + 1.0, zeros)
+    return jax.tree.map(jnp.asarray, timesteps)
 
 
 def estimate(**config):
@@ -141,14 +144,17 @@ def test_a_lost_episode_adds_no_reward_to_the_filter():
     timesteps, outputs = [], []
     for kind, reward in zip(kinds, rewards, strict=True):
         timestep = dm_env.TimeStep(
-            jnp.array([kind]), jnp.array([reward]), jnp.ones(1), jnp.ones((1, 3))
+            np.int32([kind]),
+            np.float32([reward]),
+            np.ones(1, np.float32),
+            np.ones((1, 3), np.float32),
         )
         timesteps.append(timestep)
         keys = jax.random.split(jax.random.key(1), 1)
         outputs.append(agent.actor_step(keys, params, actor_state, timestep)[1])
     trajectory = Trajectory(
-        jax.tree.map(lambda *x: jnp.stack(x), *timesteps),
-        jax.tree.map(lambda *x: jnp.stack(x), *outputs[:-1]),
+        jax.tree.map(lambda *x: np.stack(x), *timesteps),
+        jax.tree.map(lambda *x: np.stack(x), *outputs[:-1]),
         actor_state,
     )
     filters = agent.learner_step(jax.random.key(0), state, trajectory)[0].shared.filters
@@ -187,38 +193,42 @@ def network_of(config=NETWORK):
 
 
 def make(config=SMALL, network=NETWORK):
+    return compiled(config, network)
+
+
+@functools.cache  # once for all tests
+def compiled(config, network):
     return jitted(batch_ppo.make_agent(config, network_of(network)))
 
 
 def full(agent, lengths=(6, 2, 4, 3), padding=0.0):
     """A learner whose memory is full of episodes, and a trajectory without an end."""
     state = agent.initial_learner_state(jax.random.key(0))
-    memory, shape = state.local, (len(lengths), 7)
-    number, ends = jnp.arange(7)[None], jnp.array(lengths)[:, None]
-    keys = jax.random.split(jax.random.key(1), 5)
-    step_type = jnp.where(number == 0, FIRST, jnp.where(number == ends, LAST, MID))
+    shape = len(lengths), 7
+    number, ends = np.arange(7)[None], np.array(lengths)[:, None]
+    random = np.random.default_rng(1)
+
+    def normal(*shape):
+        return random.normal(size=shape).astype(np.float32)
+
+    step_type = np.where(number == 0, FIRST, np.where(number == ends, LAST, MID))
     timestep = dm_env.TimeStep(
-        step_type,
-        jax.random.normal(keys[0], shape),
-        jnp.ones(shape),
-        jax.random.normal(keys[1], (*shape, 3)),
+        step_type.astype(np.int32),
+        normal(*shape),
+        np.ones(shape, np.float32),
+        normal(*shape, 3),
     )
-    policy = Gaussian(
-        jax.random.normal(keys[2], (*shape, 2)),
-        0.5 + jax.random.uniform(keys[3], (*shape, 2)),
-    )
-    action = jax.random.normal(keys[4], (*shape, 2))
-    rows = whole_episodes.Row(timestep, ActorOutput(action, policy))
+    policy = Gaussian(normal(*shape, 2), 0.5 + np.abs(normal(*shape, 2)))
+    rows = whole_episodes.Row(timestep, ActorOutput(normal(*shape, 2), policy))
     past = number > ends  # what other episodes have left there
 
     def disturb(x):
-        return jnp.where(past.reshape(*shape, *(1,) * (x.ndim - 2)), x + padding, x)
+        past_of_x = past.reshape(*shape, *(1,) * (x.ndim - 2))
+        return x + np.float32(padding) * past_of_x if x.dtype == np.float32 else x
 
-    rows = jax.tree.map(
-        lambda x: disturb(x) if jnp.issubdtype(x.dtype, jnp.floating) else x, rows
-    )
+    rows = jax.tree.map(disturb, rows)
     memory = whole_episodes.EpisodeBuffer(
-        rows, jnp.array(lengths), jnp.int32(len(lengths))
+        rows, np.int32(lengths), np.int32(len(lengths))
     )
     return LearnerState(state.shared, memory)
 
@@ -228,12 +238,13 @@ def trained(agent, state, key=2):
     params = agent.actor_params(state)
     actor_state = agent.initial_actor_state(1)
     keys = jax.random.split(jax.random.key(3), 1)
-    one = jnp.ones(1)
-    timestep = dm_env.TimeStep(jnp.full(1, FIRST), 0 * one, one, jnp.zeros((1, 3)))
+    one = np.ones(1, np.float32)
+    zeros = np.zeros((1, 3), np.float32)
+    timestep = dm_env.TimeStep(np.int32([FIRST]), 0 * one, one, zeros)
     _, output = agent.actor_step(keys, params, actor_state, timestep)
-    after = timestep._replace(step_type=jnp.full(1, MID))
-    timesteps = jax.tree.map(lambda *x: jnp.stack(x), timestep, after)
-    outputs = jax.tree.map(lambda x: x[None], output)
+    after = timestep._replace(step_type=np.int32([MID]))
+    timesteps = jax.tree.map(lambda *x: np.stack(x), timestep, after)
+    outputs = jax.tree.map(lambda x: np.asarray(x)[None], output)
     trajectory = Trajectory(timesteps, outputs, actor_state)
     return agent.learner_step(jax.random.key(key), state, trajectory)
 
@@ -246,7 +257,9 @@ def test_a_full_memory_is_learned_from_and_cleared():
     assert int(after.shared.opt_state[0].count) == SMALL.epochs
     assert all(np.isfinite(float(x)) for x in metrics.values())
     moved = jax.tree.map(
-        lambda a, b: bool((a != b).any()), before.shared.params, after.shared.params
+        lambda a, b: (np.asarray(a) != np.asarray(b)).any(),
+        before.shared.params,
+        after.shared.params,
     )
     assert all(jax.tree.leaves(moved))
 
@@ -254,7 +267,7 @@ def test_a_full_memory_is_learned_from_and_cleared():
 def test_a_memory_with_space_is_not():
     agent = make()
     before = full(agent)
-    before = before._replace(local=before.local._replace(count=jnp.int32(3)))
+    before = before._replace(local=before.local._replace(count=np.int32(3)))
     after, metrics = trained(agent, before)
     assert float(metrics["trained"]) == 0.0 and int(after.local.count) == 3
     jax.tree.map(
@@ -286,7 +299,7 @@ def test_squashed_actions_have_a_density_at_padding():
     agent = make(network=squash)
     state = full(agent)
     timestep, (action, policy) = state.local.rows
-    output = ActorOutput(jnp.tanh(action), TanhGaussian(*policy))
+    output = ActorOutput(np.tanh(action), TanhGaussian(*policy))
     rows = whole_episodes.Row(timestep, output)
     state = state._replace(local=state.local._replace(rows=rows))
     _, metrics = trained(agent, state)
@@ -294,7 +307,10 @@ def test_squashed_actions_have_a_density_at_padding():
 
 
 def test_a_sure_policy_at_padding_does_not_overflow():
-    zeros, ones = jnp.zeros((1, 1)), jnp.ones((1, 1, 9))  # nine numbers an action
+    zeros, ones = (
+        np.zeros((1, 1), "f4"),
+        np.ones((1, 1, 9), "f4"),
+    )  # nine numbers an action
     agents = networks.Network(
         *[None] * 3,
         lambda params, *_: networks.Predictions(Gaussian(params, 1e-6 * ones), zeros),
@@ -308,7 +324,7 @@ def test_a_sure_policy_at_padding_does_not_overflow():
     def summed(params):
         return losses.reduced(loss(params, batch, ()))
 
-    for x in jax.tree.leaves(jax.grad(summed, has_aux=True)(0 * ones)):
+    for x in jax.tree.leaves(jax.jit(jax.grad(summed, has_aux=True))(0 * ones)):
         assert np.isfinite(x).all()
 
 
@@ -360,7 +376,9 @@ def test_policy_and_value_step_at_their_own_sizes():
         before = full(agent)
         after, _ = trained(agent, before)
         moved = jax.tree.map(
-            lambda a, b: np.abs(a - b).max(), before.shared.params, after.shared.params
+            lambda a, b: np.abs(np.asarray(a) - np.asarray(b)).max(),
+            before.shared.params,
+            after.shared.params,
         )["params"]
         # the first step of Adam is its step size, wherever there is a gradient
         assert moved["policy_head"]["Dense_0"]["bias"] == pytest.approx(1e-4, rel=0.01)

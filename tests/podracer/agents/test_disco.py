@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -219,6 +220,10 @@ IN = {
 }
 
 
+def updates(checkpoint):
+    return int(checkpoint.name)
+
+
 @pytest.mark.parametrize(
     "command",
     [anakin, pytest.param(sebulba, marks=pytest.mark.slow)],
@@ -229,15 +234,16 @@ def test_a_run_trains_resumes_and_plays(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(command.parallel, "use_cpu_cores", lambda *_, **__: None)
     shutil.copy(disco_files.random_rule(), "rule.npz")
-    flags = IN[command].split()
-    command.train([*flags, "--total-steps", "100"])
-    again = ["--resume", "run", "--allow-changes", "--total-steps", "150"]
-    command.train(again)
+    flags = "--total-steps 150 --checkpoint.steps 50 --checkpoint.keep 3"
+    command.train([*IN[command].split(), *flags.split()])
+    shutil.copytree("run", "whole")
+    *_, before, last = sorted(Path("run/checkpoints").glob("*[0-9]"), key=updates)
+    shutil.rmtree(last)
+    command.train(["--resume", "run"])
+    assert loading.restore("run").updates == loading.restore("whole").updates
     if command is anakin:  # Sebulba's actors may run ahead
-        resumed = loading.restore("run").params
-        flags[flags.index("run")] = "whole"
-        command.train([*flags, "--total-steps", "150"])
-        whole = loading.restore("whole").params
+        assert updates(before) == 10  # of 15: there was something to learn
+        resumed, whole = (loading.restore(x).params for x in ("run", "whole"))
         jax.tree.map(np.testing.assert_array_equal, resumed, whole)
     (tmp_path / "rule.npz").unlink()  # playing needs no rule
     assert podracer.load("run")(np.zeros((10, 5), np.float32)) in (0, 1, 2)

@@ -1,6 +1,7 @@
 """MuZero: its search against mctx's values, its gradients, masks and refusals."""
 
 import dataclasses
+import functools
 from functools import partial
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ from podracer.networks import world_model
 from podracer.networks.world_model import Model
 from tests.jitted import jitted
 
-MID, LAST = int(dm_env.StepType.MID), int(dm_env.StepType.LAST)
+FIRST, MID, LAST = map(int, dm_env.StepType)
 
 
 class Exact(NamedTuple):
@@ -64,12 +65,20 @@ def same_logits(row):
     return lambda hidden: jnp.broadcast_to(jnp.float32(row), (*hidden.shape, len(row)))
 
 
-def found(model, observation, exploring=False, temperature=0.0, seed=0, **config):
+def make_search(model, exploring=False, **config):
+    """A function of keys [B], params, observation and temperature, compiled once."""
     search = muzero_search.make_search(muzero.Config(**config), model)
-    batch = jax.tree.leaves(observation)[0].shape[0]
-    keys = jax.random.split(jax.random.key(seed), batch)
-    run = jax.jit(partial(search, exploring=exploring))
-    return run(keys, (), observation, jnp.float32(temperature))
+    return jax.jit(partial(search, exploring=exploring))
+
+
+def keys_of(batch_size, seed=0):
+    return jax.random.split(jax.random.key(seed), batch_size)
+
+
+def found(model, observation, exploring=False, temperature=0.0, **config):
+    keys = keys_of(jax.tree.leaves(observation)[0].shape[0])
+    search = make_search(model, exploring, **config)
+    return search(keys, (), observation, jnp.float32(temperature))
 
 
 # Spec F4: a tree of depth 2. The hidden state counts the steps from the root.
@@ -120,22 +129,25 @@ def test_the_gumbel_search_has_mctxs_numbers(simulations, weights, value):
     assert int(got.action[0]) == 1
 
 
-def only_second_step_pays(grows):
-    """Action 1, then anything, pays 1; where the tree does not grow, nothing ever does."""
+STILL = 9.0  # a hidden state that no action changes
+
+
+def only_second_step_pays():
+    """Action 1, then anything, pays 1; from STILL, nothing ever does."""
+
+    def next_hidden(hidden, action):
+        return jnp.where(hidden == STILL, hidden, jnp.where(action == 1, 1.0, 2.0))
+
     reward = lambda hidden, action: jnp.where(hidden == 1.0, 1.0, 0.0)
-    after = lambda hidden, action: hidden * 0 + jnp.where(action == 1, 1.0, 2.0)
-    next_hidden = after if grows else lambda hidden, action: hidden
     return model_of(reward, next_hidden, same_logits([0.5, 0.0]))
 
 
 @pytest.mark.parametrize("policy", ["muzero", "gumbel"])
-@pytest.mark.parametrize("grows", [True, False])
-def test_the_tree_grows(policy, grows):
-    got = found(
-        only_second_step_pays(grows), jnp.zeros(1), policy=policy, num_simulations=16
-    )
-    assert int(got.action[0]) == int(grows)  # the prior prefers 0
-    assert (float(got.value[0]) > 0.1) == grows
+def test_the_tree_grows(policy):
+    roots = jnp.array([0.0, STILL])
+    got = found(only_second_step_pays(), roots, policy=policy, num_simulations=16)
+    assert got.action.tolist() == [1, 0]  # the prior prefers 0
+    assert (got.value > 0.1).tolist() == [True, False]
 
 
 @pytest.mark.parametrize("policy", ["muzero", "gumbel"])
@@ -168,18 +180,13 @@ def test_identity_dynamics_are_a_one_step_look_ahead(policy):
 
 
 def test_environments_do_not_share_noise():
-    """What is found for one does not depend on the others in the batch."""
-    model = two_steps()
+    """What is found for one depends neither on the others in the batch nor on its row."""
+    keys, others = keys_of(4), keys_of(4, seed=1)
+    others = others.at[0].set(keys[2])
     for policy in ("muzero", "gumbel"):
-        many = found(model, jnp.zeros(4), True, 1.0, policy=policy, num_simulations=4)
-        search = muzero_search.make_search(
-            muzero.Config(policy=policy, num_simulations=4), model
-        )
-        key = jax.random.split(jax.random.key(0), 4)[2:3]
-        one = jax.jit(partial(search, exploring=True))(
-            key, (), jnp.zeros(1), jnp.float32(1.0)
-        )
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a[2:3], b), many, one)
+        search = make_search(two_steps(), True, policy=policy, num_simulations=4)
+        a, b = (search(x, (), jnp.zeros(4), jnp.float32(1.0)) for x in (keys, others))
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a[2], b[0]), a, b)
 
 
 @pytest.mark.parametrize("policy", ["muzero", "gumbel"])
@@ -245,14 +252,14 @@ def test_a_masked_search_is_mctxs(policy):
         )
         return output, hidden
 
-    theirs = THEIRS[policy](
-        (),
-        jax.random.key(0),
-        mctx.RootFnOutput(embedding=jnp.zeros(1), **evaluate(jnp.zeros(1))),
-        recurrent,
-        num_simulations=16,
-        invalid_actions=invalid,
-    )
+    @jax.jit
+    def search():
+        root = mctx.RootFnOutput(embedding=jnp.zeros(1), **evaluate(jnp.zeros(1)))
+        options = {"num_simulations": 16, "invalid_actions": invalid}
+        found = THEIRS[policy]((), jax.random.key(0), root, recurrent, **options)
+        return found.action_weights, found.search_tree.summary().value
+
+    weights, value = search()
     masked = model._replace(
         observation_spec=masked_spec(),
         representation=lambda params, observation: observation["state"],
@@ -265,8 +272,7 @@ def test_a_masked_search_is_mctxs(policy):
         discount_factor=0.9,
         least_range=3.0,
     )
-    np.testing.assert_allclose(ours.policy, theirs.action_weights, atol=1e-6)
-    value = theirs.search_tree.summary().value
+    np.testing.assert_allclose(ours.policy, weights, atol=1e-6)
     np.testing.assert_allclose(ours.value, value, rtol=1e-5)
 
 
@@ -278,23 +284,21 @@ def masked_spec(dtype=bool, size=3):
 
 
 @pytest.mark.parametrize(
-    ("policy", "temperature"), [("muzero", 1.0), ("muzero", 1e6), ("gumbel", 1.0)]
+    ("policy", "temperatures"), [("muzero", (1.0, 1e6)), ("gumbel", (1.0,))]
 )
-def test_invalid_actions_are_neither_searched_nor_taken(policy, temperature):
+def test_invalid_actions_are_neither_searched_nor_taken(policy, temperatures):
     model = two_steps()
     model = model._replace(
         observation_spec=masked_spec(),
         representation=lambda params, observation: observation["state"],
     )
-    allowed = jnp.array([[True, False, True], [False, False, True], [True, True, True]])
+    allowed = np.array([[True, False, True], [False, False, True], [True, True, True]])
     observation = {"state": jnp.zeros(3), "action_mask": allowed}
-    got = found(
-        model, observation, True, temperature, policy=policy, num_simulations=16
-    )
-    assert not np.asarray(got.policy)[~np.asarray(allowed)].any()
-    assert np.take_along_axis(
-        np.asarray(allowed), np.asarray(got.action)[:, None], 1
-    ).all()
+    search = make_search(model, True, policy=policy, num_simulations=16)
+    for temperature in temperatures:
+        got = search(keys_of(3), (), observation, jnp.float32(temperature))
+        assert not np.asarray(got.policy)[~allowed].any()
+        assert np.take_along_axis(allowed, np.asarray(got.action)[:, None], 1).all()
 
 
 @pytest.mark.parametrize(
@@ -337,38 +341,41 @@ def test_each_step_halves_the_gradient_of_the_hidden_state():
         assert gradient == pytest.approx(alone * (1 + halves / length), rel=1e-4)
 
 
+COSTS = {"value_cost": 0.1, "reward_cost": 3.0}
+
+
+@functools.cache  # its functions are compiled once for all tests
 def make(**config):
     network = muzero.make_network(
         specs.Array((3,), np.float32),
         specs.DiscreteArray(2),
-        world_model.Config(hidden_size=8, max_return=config.pop("max_return", 10.0)),
+        world_model.Config(hidden_size=8, max_return=10.0),
     )
     small = {"policy": "gumbel", "num_simulations": 2, "unroll_steps": 2}
+    small |= {"learning_rate": 0.01, "return_steps": 2, **COSTS}
     return jitted(muzero.make_agent(muzero.Config(**small | config), network))
 
 
 def some_trajectory(reward=0.0, length=4, batch_size=2):
-    key = jax.random.key(1)
     shape = length + 1, batch_size
     timesteps = dm_env.TimeStep(
-        jnp.full(shape, MID),
-        jnp.full(shape, reward),
-        jnp.ones(shape),
-        jax.random.normal(key, (*shape, 3)),
+        np.full(shape, MID),
+        np.full(shape, reward, np.float32),
+        np.ones(shape, np.float32),
+        np.random.default_rng(1).normal(size=(*shape, 3)).astype(np.float32),
     )
     extras = Extras(
-        jnp.full((length, batch_size, 2), 0.5),
-        jnp.zeros((length, batch_size)),
-        jnp.zeros((length, batch_size), jnp.int32),
+        np.full((length, batch_size, 2), 0.5, np.float32),
+        np.zeros((length, batch_size), np.float32),
+        np.zeros((length, batch_size), np.int32),
     )
-    action = jnp.zeros((length, batch_size), jnp.int32)
+    action = np.zeros((length, batch_size), np.int32)
     return Trajectory(timesteps, ActorOutput(action, extras), ())
 
 
 @pytest.mark.parametrize("reanalyse", [False, True])
 def test_updates_learn(reanalyse):
-    costs = {"value_cost": 0.1, "reward_cost": 3.0}
-    agent = make(reanalyse=reanalyse, learning_rate=0.01, return_steps=2, **costs)
+    agent = make(reanalyse=reanalyse)
     state = agent.initial_learner_state(jax.random.key(0))
     trajectory, seen = some_trajectory(reward=1.0), []
     for _ in range(30):
@@ -378,7 +385,7 @@ def test_updates_learn(reanalyse):
     assert float(seen[-1]["loss/reward"]) < 0.8 * float(seen[0]["loss/reward"])
     assert all(np.isfinite(float(x)) for x in seen[-1].values())
     moved = jax.tree.map(
-        lambda a, b: bool((a != b).any()),
+        lambda a, b: (np.asarray(a) != np.asarray(b)).any(),
         agent.initial_learner_state(jax.random.key(0)).shared.params,
         state.shared.params,
     )
@@ -398,9 +405,12 @@ def test_updates_learn(reanalyse):
 
 
 def test_a_return_beyond_the_support_stops_the_run():
-    agent = make(max_return=10.0)
+    agent = make(reanalyse=False)
     state = agent.initial_learner_state(jax.random.key(0))
-    for reward, stops in ((2.0, False), (9.0, True)):  # 4 of them in a return
+    for reward, stops in (
+        (2.0, False),
+        (9.0, True),
+    ):  # 2 of them in a return, at most 10
         _, metrics = agent.learner_step(
             jax.random.key(2), state, some_trajectory(reward)
         )
@@ -409,13 +419,14 @@ def test_a_return_beyond_the_support_stops_the_run():
 
 def test_what_follows_an_end_is_not_learned():
     """Rewards of the next episode change no target of the one that ended."""
-    agent = make()
+    agent = make(reanalyse=False)
     state = agent.initial_learner_state(jax.random.key(0))
-    kind = jnp.full((5, 2), MID).at[2].set(LAST).at[3].set(int(dm_env.StepType.FIRST))
+    kind = np.array([[MID], [MID], [LAST], [FIRST], [MID]]).repeat(2, axis=1)
     losses = []
     for lost in (0.0, 5.0):  # a reward at FIRST belongs to no action
         trajectory = some_trajectory()
-        reward = trajectory.timesteps.reward.at[3].set(lost)
+        reward = trajectory.timesteps.reward.copy()
+        reward[3] = lost
         timesteps = trajectory.timesteps._replace(step_type=kind, reward=reward)
         trajectory = trajectory._replace(timesteps=timesteps)
         _, metrics = agent.learner_step(jax.random.key(2), state, trajectory)

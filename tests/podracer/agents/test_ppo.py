@@ -1,6 +1,7 @@
 """PPO: its loss by hand, its first ratio, its epochs, minibatches and shuffles."""
 
 import dataclasses
+import functools
 import math
 
 import dm_env
@@ -11,7 +12,7 @@ import pytest
 from dm_env import specs
 
 from podracer import networks
-from podracer.agent import ActorOutput, Trajectory, with_last
+from podracer.agent import ActorOutput, Trajectory
 from podracer.agents import ppo
 from podracer.errors import UserError
 from podracer.learning import losses
@@ -22,47 +23,58 @@ from tests.jitted import jitted
 FIRST, MID, LAST = map(int, dm_env.StepType)
 ONE = ppo.Config(epochs=1, minibatches=1)
 OBSERVATION = specs.Array((3,), np.float32)
-NUMBERS = specs.BoundedArray((2,), np.float32, -1, 1)
+ACTIONS = {
+    "choices": specs.DiscreteArray(3),
+    "numbers": specs.BoundedArray((2,), np.float32, -1, 1),
+}
 
 
-THREE = specs.DiscreteArray(3)
+def make(config=ONE, memory="none", actions="choices"):
+    return compiled(config, memory, actions)
 
 
-def make(config=ONE, memory="none", action_spec=THREE):
+@functools.cache  # once for all tests
+def compiled(config, memory, actions):
     network = networks.Config(hidden_sizes=(8,), memory=memory, memory_size=8)
-    return jitted(
-        ppo.make_agent(config, networks.actor_critic(OBSERVATION, action_spec, network))
-    )
+    network = networks.actor_critic(OBSERVATION, ACTIONS[actions], network)
+    agent = jitted(ppo.make_agent(config, network))
+    if config == ONE:
+        return agent
+    # A configuration is of its learner_step alone: the others are those of ONE.
+    one = compiled(ONE, memory, actions)
+    return one._replace(learner_step=agent.learner_step)
 
 
 def acted(agent, state, unroll_length=6, batch_size=8, seed=0):
     """A trajectory that the agent acted in, of noise in which episodes end."""
-    keys = jax.random.split(jax.random.key(seed), unroll_length + 1)
+    random = np.random.default_rng(seed)
     params, actor_state = (
         agent.actor_params(state),
         agent.initial_actor_state(batch_size),
     )
-    first, rows = actor_state, []
-    before = jnp.full(batch_size, LAST)
-    for t, key in enumerate(keys):
-        ends = jax.random.bernoulli(key, 0.3, (batch_size,))
-        step_type = jnp.where(before == LAST, FIRST, jnp.where(ends, LAST, MID))
-        noise = jax.random.normal(key, (batch_size, 3))
-        cut_off = jnp.arange(batch_size) % 2 == 0
+    first, timesteps, outputs = actor_state, [], []
+    before = np.full(batch_size, LAST)
+    for t in range(unroll_length + 1):
+        ends = random.random(batch_size) < 0.3
+        step_type = np.where(before == LAST, FIRST, np.where(ends, LAST, MID))
+        noise = random.normal(size=(batch_size, 3)).astype(np.float32)
+        cut_off = np.arange(batch_size) % 2 == 0
         timestep = dm_env.TimeStep(
-            step_type,
-            jnp.where(step_type == FIRST, 0.0, noise[:, 0]),
-            jnp.where((step_type == LAST) & ~cut_off, 0.0, 1.0),
+            step_type.astype(np.int32),
+            np.where(step_type == FIRST, np.float32(0.0), noise[:, 0]),
+            np.float32((step_type != LAST) | cut_off),
             noise,
         )
-        if t == unroll_length:
-            break
-        keys_b = jax.random.split(jax.random.fold_in(key, 1), batch_size)
-        actor_state, output = agent.actor_step(keys_b, params, actor_state, timestep)
-        rows.append((timestep, output))
+        timesteps.append(timestep)
+        if t < unroll_length:
+            keys = jax.random.split(jax.random.key(100 * seed + t), batch_size)
+            actor_state, output = agent.actor_step(keys, params, actor_state, timestep)
+            outputs.append(output)
         before = step_type
-    timesteps, outputs = jax.tree.map(lambda *x: jnp.stack(x), *rows)
-    return Trajectory(with_last(timesteps, timestep), outputs, first)
+    timesteps, outputs = (
+        jax.tree.map(lambda *x: np.stack(x), *rows) for rows in (timesteps, outputs)
+    )
+    return Trajectory(timesteps, outputs, first)
 
 
 def learned(agent, trajectory=None, key=1):
@@ -77,10 +89,10 @@ def assert_close(a, b, atol=1e-5):
 
 @pytest.mark.core
 @pytest.mark.parametrize("memory", ["none", "lstm"])
-@pytest.mark.parametrize("action_spec", [specs.DiscreteArray(3), NUMBERS])
-def test_the_first_minibatch_is_on_policy(memory, action_spec):
+@pytest.mark.parametrize("actions", ACTIONS)
+def test_the_first_minibatch_is_on_policy(memory, actions):
     """Its ratio is 1: memories are replayed as they were, and nothing has moved."""
-    _, metrics = learned(make(memory=memory, action_spec=action_spec))
+    _, metrics = learned(make(memory=memory, actions=actions))
     assert float(metrics["rho"]) == pytest.approx(1.0, abs=1e-5)
     assert float(metrics["kl"]) == pytest.approx(0.0, abs=1e-6)
     assert float(metrics["clipped"]) == 0.0
@@ -159,7 +171,7 @@ def test_a_clipped_value_gains_nothing():
     """0 when acting, 0.5 now, 1 wanted: beyond 0.2 no way is paid."""
     network = constant_network((0.0, 0.0), 0.5)
     loss = summed(ppo.make_loss(ppo.Config(clip_value=0.2), network))
-    gradient, terms = jax.grad(loss, has_aux=True)(
+    gradient, terms = jax.jit(jax.grad(loss, has_aux=True))(
         network.init(None), batch_of(1.0), ()
     )
     assert float(terms["loss/value"]) == pytest.approx(0.5 * 0.8**2)
@@ -169,7 +181,7 @@ def test_a_clipped_value_gains_nothing():
 def test_a_void_transition_teaches_nothing():
     network = constant_network((1.0, 0.0), 0.5)
     loss = summed(ppo.make_loss(ppo.Config(), network))
-    gradient, terms = jax.grad(loss, has_aux=True)(
+    gradient, terms = jax.jit(jax.grad(loss, has_aux=True))(
         network.init(None), batch_of(5.0, mask=0.0), ()
     )
     assert not any(x.any() for x in jax.tree.leaves(gradient))
@@ -199,9 +211,11 @@ def test_what_was_decided_at_last_changes_nothing(normalize):
     over = trajectory.timesteps.last()[:-1]
     assert over.any()
     action, extras = trajectory.outputs
-    log_mu = jnp.where(over, -9.0, extras.log_mu)
+    log_mu = np.where(over, np.float32(-9.0), extras.log_mu)
     changed = trajectory._replace(
-        outputs=ActorOutput(jnp.where(over, 2, action), extras._replace(log_mu=log_mu))
+        outputs=ActorOutput(
+            np.where(over, np.int32(2), action), extras._replace(log_mu=log_mu)
+        )
     )
     a, b = (learned(agent, x)[0].shared for x in (trajectory, changed))
     assert_close(a.params, b.params, atol=1e-6)
@@ -262,14 +276,14 @@ def test_normalised_advantages_do_not_see_the_scale_of_rewards():
         state = agent.initial_learner_state(jax.random.key(0))
         trajectory = acted(agent, state)
         zero = trajectory.outputs.extras._replace(
-            value=jnp.zeros_like(trajectory.outputs.extras.value)
+            value=np.zeros_like(trajectory.outputs.extras.value)
         )
         outputs = trajectory.outputs._replace(extras=zero)
         timesteps = trajectory.timesteps
-        timesteps = timesteps._replace(discount=0.0 * timesteps.discount)
+        timesteps = timesteps._replace(discount=0 * timesteps.discount)
         norms = []
         for scale in (1.0, 100.0):
-            scaled = timesteps._replace(reward=scale * timesteps.reward)
+            scaled = timesteps._replace(reward=np.float32(scale) * timesteps.reward)
             scaled = trajectory._replace(timesteps=scaled, outputs=outputs)
             _, metrics = learned(agent, scaled)
             norms.append(float(metrics["gradient_norm"]))

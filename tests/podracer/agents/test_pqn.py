@@ -1,6 +1,7 @@
 """PQN: its targets by hand, its exploration, its epochs, and what it refuses."""
 
 import dataclasses
+import functools
 
 import dm_env
 import jax
@@ -15,26 +16,34 @@ from podracer.agents import pqn
 from podracer.errors import UserError
 from podracer.learning import losses
 from podracer.networks import heads
+from tests.jitted import jitted, jitted_network
 
 SPECS = Catch().observation_spec(), Catch().action_spec()
-DEFAULT = pqn.Config()
 SMALL = pqn.NetworkConfig(hidden_sizes=(8,))
 FIRST, MID, LAST = (int(x) for x in dm_env.StepType)
 
 
-def make(config=DEFAULT, network=SMALL):
-    return pqn.make_agent(config, pqn.make_network(*SPECS, network))
+ONE_STEP = pqn.Config(epochs=1, minibatches=1, learning_rate=1e-2)
+
+
+@functools.cache  # compiled once for all tests
+def make(config, network=SMALL):
+    return jitted(pqn.make_agent(config, pqn.make_network(*SPECS, network)))
+
+
+@functools.cache
+def network_of_tests():
+    return jitted_network(pqn.make_network(*SPECS, SMALL))
 
 
 def timesteps_of(step_types, discount=1.0):
     """Timesteps [T + 1, B] with random boards and rewards; LAST has `discount`."""
-    step_type = jnp.asarray(step_types, jnp.int32)
-    keys = jax.random.split(jax.random.key(1))
+    step_type, random = np.int32(step_types), np.random.default_rng(1)
     return dm_env.TimeStep(
         step_type,
-        jax.random.normal(keys[0], step_type.shape),
-        jnp.where(step_type == LAST, discount, 1.0),
-        jax.random.normal(keys[1], (*step_type.shape, 10, 5)),
+        np.float32(random.normal(size=step_type.shape)),
+        np.float32(np.where(step_type == LAST, discount, 1.0)),
+        np.float32(random.normal(size=(*step_type.shape, 10, 5))),
     )
 
 
@@ -67,13 +76,19 @@ def test_targets_are_those_of_a_slow_loop(discount):
     step_types[[1, 4], -1], step_types[[2, 5], -1] = LAST, FIRST
     timesteps = timesteps_of(step_types, discount)
     values = rng.normal(size=step_types.shape).astype(np.float32)
-    transitions = losses.make_transitions(timesteps, 0.9)
-    got = losses.lambda_returns(jnp.asarray(values[1:]), transitions, 0.7)
+
+    @jax.jit
+    def lambda_returns():
+        transitions = losses.make_transitions(timesteps, 0.9)
+        found = losses.lambda_returns(jnp.asarray(values[1:]), transitions, 0.7)
+        return found, transitions.mask
+
+    got, mask = map(np.asarray, lambda_returns())
     for b in range(step_types.shape[1]):
         one = jax.tree.map(lambda x, b=b: x[:, b], timesteps)
         for t, expected in enumerate(target_by_hand(values[:, b], one, 0.9, 0.7)):
             if expected is None:
-                assert transitions.mask[t, b] == 0.0
+                assert mask[t, b] == 0.0
             else:
                 np.testing.assert_allclose(got[t, b], expected, atol=1e-6)
 
@@ -89,14 +104,13 @@ def acted(agent, state, step_types):
         row = jax.tree.map(lambda x, t=t: x[t], timesteps)
         memory, output = agent.actor_step(keys, agent.actor_params(state), memory, row)
         outputs.append(output)
-    outputs = jax.tree.map(lambda *x: jnp.stack(x), *outputs)
+    outputs = jax.tree.map(lambda *x: np.stack(x), *outputs)
     return Trajectory(timesteps, outputs, first)
 
 
 def test_the_first_loss_is_that_of_targets_by_hand():
     """The last target of a trajectory ends at the value of the last observation."""
-    config = pqn.Config(epochs=1, minibatches=1)
-    network, agent = pqn.make_network(*SPECS, SMALL), make(config)
+    config, network, agent = ONE_STEP, network_of_tests(), make(ONE_STEP)
     state = agent.initial_learner_state(jax.random.key(0))
     trajectory = acted(agent, state, np.full((4, 2), MID))
     timesteps, (action, _), memory = trajectory
@@ -112,22 +126,21 @@ def test_the_first_loss_is_that_of_targets_by_hand():
         for b in range(2)
     ]
     expected = np.mean(0.5 * np.square(taken - np.stack(targets, 1)))
-    _, metrics = jax.jit(agent.learner_step)(jax.random.key(2), state, trajectory)
+    _, metrics = agent.learner_step(jax.random.key(2), state, trajectory)
     np.testing.assert_allclose(metrics["loss/total"], expected, rtol=1e-5)
 
 
 def test_the_value_is_that_of_the_actions_taken():
     """Not of void transitions, from the end of an episode to the next."""
-    agent = make(pqn.Config(epochs=1, minibatches=1))
+    agent = make(ONE_STEP)
     state = agent.initial_learner_state(jax.random.key(0))
     step_types = np.full((5, 4), MID)
     step_types[2:4] = [[LAST], [FIRST]]
     trajectory = acted(agent, state, step_types)
     timesteps, (action, _), memory = trajectory
-    network = pqn.make_network(*SPECS, SMALL)
-    values = network.unroll(state.shared.params, memory, timesteps)
+    values = network_of_tests().unroll(state.shared.params, memory, timesteps)
     taken = np.take_along_axis(np.asarray(values)[:-1], action[..., None], -1)
-    _, metrics = jax.jit(agent.learner_step)(jax.random.key(2), state, trajectory)
+    _, metrics = agent.learner_step(jax.random.key(2), state, trajectory)
     assert metrics["value"] == pytest.approx(taken[[0, 1, 3]].mean(), rel=1e-5)
 
 
@@ -135,33 +148,33 @@ def test_the_value_is_that_of_the_actions_taken():
 def test_an_update_moves_the_value_of_the_action_taken_towards_its_target(memory):
     """One minibatch: the loss falls, by the gradient of half the squared error."""
     network = dataclasses.replace(SMALL, memory=memory, memory_size=16)
-    config = pqn.Config(epochs=1, minibatches=1, learning_rate=1e-2)
-    agent = make(config, network)
+    agent = make(ONE_STEP, network)
     state = agent.initial_learner_state(jax.random.key(0))
     step_types = np.full((5, 4), MID)
     step_types[2, 1], step_types[3, 1] = LAST, FIRST
     trajectory = acted(agent, state, step_types)
-    step = jax.jit(agent.learner_step)
     found = []
     for _ in range(50):
-        state, metrics = step(jax.random.key(2), state, trajectory)
+        state, metrics = agent.learner_step(jax.random.key(2), state, trajectory)
         found.append(float(metrics["loss/total"]))
     assert found[-1] < 0.5 * found[0]
 
 
 def test_what_follows_an_end_is_not_learned():
-    agent = make(pqn.Config(epochs=1, minibatches=1))
+    agent = make(ONE_STEP)
     state = agent.initial_learner_state(jax.random.key(0))
     step_types = np.full((4, 2), MID)
     step_types[1], step_types[2] = LAST, FIRST
     trajectory = acted(agent, state, step_types)
-    reward = trajectory.timesteps.reward.at[2].set(1e6)  # of LAST -> FIRST
-    action = trajectory.outputs.action
+    reward = trajectory.timesteps.reward.copy()
+    reward[2] = 1e6  # of LAST -> FIRST
+    action = trajectory.outputs.action.copy()
+    action[1] = 2 - action[1]
     other = trajectory._replace(
         timesteps=trajectory.timesteps._replace(reward=reward),
-        outputs=trajectory.outputs._replace(action=action.at[1].set(2 - action[1])),
+        outputs=trajectory.outputs._replace(action=action),
     )
-    step = jax.jit(agent.learner_step)
+    step = agent.learner_step
     jax.tree.map(
         np.testing.assert_array_equal,
         step(jax.random.key(0), state, trajectory)[0],
@@ -193,7 +206,8 @@ def test_actors_explore_as_the_learner_has_counted():
 def test_actions_are_random_as_often_as_epsilon_says(epsilon):
     values, count = jnp.array([0.1, 3.0, -2.0]), 20_000
     keys = jax.random.split(jax.random.key(0), count)
-    actions = jax.vmap(pqn.explore, (0, None, None))(keys, values, epsilon)
+    explore = jax.jit(jax.vmap(pqn.explore, (0, None, None)))
+    actions = explore(keys, values, epsilon)
     shares = np.bincount(np.asarray(actions), minlength=3) / count
     expected = np.full(3, epsilon / 3) + (1 - epsilon) * np.array([0.0, 1.0, 0.0])
     np.testing.assert_allclose(shares, expected, atol=0.015)
@@ -204,20 +218,21 @@ def test_the_greedy_twin_takes_the_largest_value():
     state = agent.initial_learner_state(jax.random.key(0))
     timestep = jax.tree.map(lambda x: x[0], timesteps_of(np.full((1, 64), MID)))
     keys, params = jax.random.split(jax.random.key(0), 64), agent.actor_params(state)
-    network = pqn.make_network(*SPECS, SMALL)
+    network = network_of_tests()
     _, values = network.step(params.network, network.initial_memory(64), timestep)
     memory = agent.initial_actor_state(64)
     _, output = agent.greedy_actor_step(keys, params, memory, timestep)
-    np.testing.assert_array_equal(output.action, jnp.argmax(values, -1))
+    values = np.asarray(values)
+    np.testing.assert_array_equal(output.action, np.argmax(values, -1))
     _, random = agent.actor_step(keys, params, memory, timestep)
     assert (random.action != output.action).mean() > 0.4
     assert isinstance(random, ActorOutput)
-    np.testing.assert_array_equal(random.extras, jnp.max(values, -1))
+    np.testing.assert_array_equal(random.extras, np.max(values, -1))
 
 
 def test_layers_are_normalized_unless_refused():
     def scales(network):
-        params = network.init(jax.random.key(0))
+        params = jax.eval_shape(network.init, jax.random.key(0))
         return sum("LayerNorm" in str(x) for x, _ in jax.tree.leaves_with_path(params))
 
     assert (

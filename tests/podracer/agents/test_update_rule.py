@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from podracer.rules import files
 from podracer.runs import run_folder
 from podracer.trained import loading
 from podracer.training import configuring
+from tests import interruptions
 from tests.rule_files import returns_rule, returns_weights
 
 SMALL = "--agent lpg --batch-size 8 --unroll-length 5 --network.hidden-sizes 8 --quiet"
@@ -36,9 +38,14 @@ def here(tmp_path, monkeypatch):
     shutil.copy(returns_rule(), "rule.safetensors")
 
 
+def checkpoints(run):
+    return sorted(interruptions.checkpoints(Path(run)), key=int)
+
+
 @pytest.mark.parametrize("command", IN, ids=NAMES)
 def test_a_run_trains_resumes_and_plays(command, tmp_path):
-    command.train(f"{IN[command]} --update-rule rule.safetensors --run run".split())
+    flags = f"{IN[command]} --checkpoint.steps 80 --checkpoint.keep 2"
+    command.train(f"{flags} --update-rule rule.safetensors --run run".split())
     kept = json.loads((tmp_path / "run" / "config.json").read_text())["config"]["train"]
     assert kept["agent"]["update_rule"] == "rule.safetensors"
     assert kept["agent"]["update_rule_checksum"] == files.checksum("rule.safetensors")
@@ -46,10 +53,12 @@ def test_a_run_trains_resumes_and_plays(command, tmp_path):
     assert rows[-1]["steps"] == 160 and rows[-1]["rule/y_hat_square"] > 0
     # The same rule in another place is the same run; another one is not.
     shutil.move("rule.safetensors", "moved.safetensors")
-    again = ["--resume", "run", "--update-rule", "moved.safetensors"]
-    command.train([*again, "--allow-changes", "--total-steps", "240"])
-    command.train(again)
-    assert [*metrics.read(tmp_path / "run" / "metrics.jsonl")][-1]["steps"] == 240
+    before, last = checkpoints("run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / last)
+    assert checkpoints("run") == [before]  # from which the run resumes
+    command.train(["--resume", "run", "--update-rule", "moved.safetensors"])
+    assert checkpoints("run")[-1] == last
+    assert [*metrics.read(tmp_path / "run" / "metrics.jsonl")][-1]["steps"] == 160
     other = returns_weights(discount_factor=0.5)
     files.save_rule("moved.safetensors", "lpg", *other)
     for flags in ([], ["--update-rule", "moved.safetensors"]):
@@ -66,7 +75,7 @@ def test_a_run_trains_resumes_and_plays(command, tmp_path):
     act = podracer.load("run")
     assert act(np.zeros((10, 5), np.float32)) in (0, 1, 2)
     command.evaluate(["run", "--episodes", "2"])
-    assert loading.restore("run").updates == 6
+    assert loading.restore("run").updates == 4
 
 
 @pytest.mark.parametrize("command", IN, ids=NAMES)

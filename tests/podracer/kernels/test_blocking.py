@@ -9,6 +9,7 @@ from dm_env import specs
 
 from podracer import kernels, networks
 from podracer.kernels import blocking
+from tests.jitted import drawn
 
 pytestmark = pytest.mark.core
 
@@ -29,12 +30,12 @@ def test_parts_add_up(shape, recurrent, monkeypatch):
     calls = []
     scan = jax.lax.scan
     monkeypatch.setattr(jax.lax, "scan", lambda *x: calls.append(x[2].size) or scan(*x))
-    rows = jax.random.normal(jax.random.key(0), shape)
-    params, memory = jnp.arange(4.0), ()
+    rows = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    params, memory = np.arange(4, dtype=np.float32), ()
     if recurrent:
         memory = jnp.arange(float(shape[0]))
     got, sums = kernels.grad_of_sum(loss)(params, rows, memory)
-    by_time = jnp.swapaxes(rows, 0, 1)
+    by_time = np.swapaxes(rows, 0, 1)
     expected, whole = jax.grad(loss, has_aux=True)(params, by_time, memory)
     np.testing.assert_allclose(got, expected, rtol=1e-4)
     for name in whole:
@@ -84,11 +85,11 @@ def unroll_of(network, length, batch_size):
     """(params, memory, timesteps [T, B, ...]), with an end after two rows."""
     step_type = np.full((length, batch_size), dm_env.StepType.MID, np.int32)
     step_type[2:3], step_type[3:4] = dm_env.StepType.LAST, dm_env.StepType.FIRST
-    ones = jnp.ones(step_type.shape)
-    observation = jax.random.normal(jax.random.key(1), (*step_type.shape, 3))
+    ones = np.ones(step_type.shape, np.float32)
+    observation = np.random.default_rng(1).normal(size=(*step_type.shape, 3))
     memory = jax.tree.map(lambda x: x + 0.5, network.initial_memory(batch_size))
-    timesteps = dm_env.TimeStep(jnp.asarray(step_type), ones, ones, observation)
-    return network.init(jax.random.key(0)), memory, timesteps
+    timesteps = dm_env.TimeStep(step_type, ones, ones, np.float32(observation))
+    return drawn(network.init), memory, timesteps
 
 
 @pytest.mark.parametrize("memory", ["none", "gru"])

@@ -1,5 +1,7 @@
 """Convolutions are flax's, and compile as they should on every platform."""
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -7,6 +9,7 @@ import numpy as np
 import pytest
 
 from podracer import kernels
+from tests.jitted import drawn
 
 pytestmark = pytest.mark.core
 
@@ -28,7 +31,7 @@ CASES = {
 def make(case):
     shape, features, size, stride, padding = CASES[case]
     size, stride = (v if isinstance(v, tuple) else (v, v) for v in (size, stride))
-    x = jax.random.normal(jax.random.key(0), shape)
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     flax = nn.Conv(features, size, stride, padding)
     return x, flax.copy(conv_general_dilated=kernels.conv_general_dilated), flax
 
@@ -48,33 +51,35 @@ def loss(module, params, x):
 @pytest.mark.parametrize("case", CASES)
 def test_equals_flax(case):
     x, ours, flax = make(case)
-    params = flax.init(jax.random.key(1), x)
-    assert jax.tree.map(jnp.shape, ours.init(jax.random.key(1), x)) == jax.tree.map(
-        jnp.shape, params
-    )
-    np.testing.assert_allclose(
-        ours.apply(params, x), flax.apply(params, x), rtol=1e-5, atol=1e-5
-    )
-    gradients = [
-        jax.jit(jax.grad(loss, argnums=(1, 2)), static_argnums=0)(module, params, x)
-        for module in (ours, flax)
-    ]
+    params = drawn(flax.init, x)
+    shapes = jax.eval_shape(ours.init, jax.random.key(1), x)
+    assert jax.tree.map(jnp.shape, shapes) == jax.tree.map(jnp.shape, params)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def run(module, params, x):
+        gradients = jax.grad(loss, argnums=(1, 2))(module, params, x)
+        return module.apply(params, x), gradients
+
     jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), *gradients
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5),
+        *(run(module, params, x) for module in (ours, flax)),
     )
 
 
 def test_leading_axes_and_vmap():
     x, module, _ = make("minatar")
-    params = module.init(jax.random.key(1), x)
-    y = module.apply(params, x)
-    np.testing.assert_array_equal(module.apply(params, x[None, :, None])[0, :, 0], y)
-    np.testing.assert_allclose(module.apply(params, x[0]), y[0], rtol=1e-5, atol=1e-5)
+    params, apply = drawn(module.init, x), jax.jit(module.apply)
+    y = np.asarray(apply(params, x))
+    more = np.asarray(apply(params, x[None, :, None]))
+    np.testing.assert_array_equal(more[0, :, 0], y)
+    np.testing.assert_allclose(apply(params, x[0]), y[0], rtol=1e-5, atol=1e-5)
 
-    gradient = jax.grad(loss, argnums=(1, 2))
-    both = jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), params)
-    mapped = jax.vmap(lambda params: gradient(module, params, x))(both)
-    second = gradient(module, jax.tree.map(lambda leaf: leaf[1], both), x)
+    def gradient(params):
+        return jax.grad(loss, argnums=(1, 2))(module, params, x)
+
+    both = jax.tree.map(lambda leaf: np.stack([leaf, 2 * leaf]), params)
+    mapped = jax.jit(jax.vmap(gradient))(both)
+    second = jax.jit(gradient)(jax.tree.map(lambda leaf: leaf[1], both))
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a[1], b, rtol=1e-4, atol=1e-5),
         mapped,
@@ -86,7 +91,7 @@ def test_leading_axes_and_vmap():
 def test_second_derivative(case):
     """As a meta-gradient takes it: through an update."""
     x, *modules = make(case)
-    params = modules[0].init(jax.random.key(1), x)
+    params = drawn(modules[0].init, x)
 
     def updated_loss(params, module):
         gradient = jax.grad(loss, argnums=1)(module, params, x)
@@ -104,17 +109,26 @@ def test_second_derivative(case):
 @pytest.mark.parametrize("shape", [(2, 84, 84, 4), (3, 21, 42, 3), (1, 11, 7, 1)])
 @pytest.mark.parametrize("ties", [False, True])
 def test_max_pool_equals_flax(shape, ties):
-    x = jax.random.normal(jax.random.key(0), shape)
-    x = jnp.round(x) if ties else x
-    y, ours = jax.vjp(max_pool, x)
-    expected, flax = jax.vjp(flax_max_pool, x)
+    random = np.random.default_rng(0)
+    x = random.normal(size=shape).astype(np.float32)
+    x = np.round(x) if ties else x
+    d_y = random.normal(size=jax.eval_shape(max_pool, x).shape).astype(np.float32)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def run(pool, x, d_y):
+        y, backwards = jax.vjp(pool, x)
+        return y, backwards(d_y)[0]
+
+    (y, d_x), (expected, expected_d_x) = (
+        run(pool, x, d_y) for pool in (max_pool, flax_max_pool)
+    )
     np.testing.assert_array_equal(y, expected)
-    d_y = jax.random.normal(jax.random.key(1), y.shape)
-    np.testing.assert_allclose(ours(d_y)[0], flax(d_y)[0], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(d_x, expected_d_x, rtol=1e-5, atol=1e-5)
 
 
 def test_max_pool_does_not_hide_nan():
-    x = jax.random.normal(jax.random.key(0), (2, 8, 9, 3)).at[0, 5, 4].set(jnp.nan)
-    y = max_pool(x)
-    assert jnp.isnan(y).sum() == 2 * 3  # of windows of rows 5 to 7, columns 3 to 5
+    x = np.random.default_rng(0).normal(size=(2, 8, 9, 3)).astype(np.float32)
+    x[0, 5, 4] = np.nan
+    y = jax.jit(max_pool)(x)
+    assert np.isnan(y).sum() == 2 * 3  # of windows of rows 5 to 7, columns 3 to 5
     np.testing.assert_array_equal(y, flax_max_pool(x))

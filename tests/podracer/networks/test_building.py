@@ -1,5 +1,7 @@
 """Networks: one truth for stepping and replaying, memory that ends with its episode."""
 
+import functools
+
 import chex
 import dm_env
 import jax
@@ -12,6 +14,7 @@ from podracer import networks
 from podracer.errors import UserError
 from podracer.networks import heads
 from tests.environments import rows
+from tests.jitted import drawn, jitted_network
 
 FIRST, MID, LAST = dm_env.StepType
 VARIANTS = {
@@ -32,18 +35,26 @@ VARIANTS = {
 }
 
 
-def make(config, shape=(6, 6, 2)):
+@functools.cache  # compiled once for all tests
+def make(config):
+    return jitted_network(plain(config))
+
+
+def plain(config):
     return networks.actor_critic(
-        specs.Array(shape, np.float32), specs.DiscreteArray(3), config
+        specs.Array((6, 6, 2), np.float32), specs.DiscreteArray(3), config
     )
 
 
 def some_timesteps(step_types, shape=(6, 6, 2), batch_size=2):
-    step_type = jnp.array(step_types, jnp.int32)[:, None]
-    step_type = jnp.broadcast_to(step_type, (len(step_types), batch_size))
-    observation = jax.random.normal(jax.random.key(1), (*step_type.shape, *shape))
-    ones = jnp.ones(step_type.shape)
+    step_type = np.array(step_types, np.int32)[:, None].repeat(batch_size, axis=1)
+    ones = np.ones(step_type.shape, np.float32)
+    observation = normal(*step_type.shape, *shape)
     return dm_env.TimeStep(step_type, ones, ones, observation)
+
+
+def normal(*shape):
+    return np.random.default_rng(1).normal(size=shape).astype(np.float32)
 
 
 def count(spec, **config):
@@ -75,7 +86,7 @@ def test_parameter_counts_are_torchbeasts():
 @pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
 def test_replay_equals_acting(config):
     network = make(config)
-    params = network.init(jax.random.key(0))
+    params = drawn(network.init)
     timesteps = some_timesteps([MID, LAST, FIRST, MID])
     start = jax.tree.map(lambda x: x + 0.5, network.initial_memory(2))
     memory, steps = start, []
@@ -83,7 +94,7 @@ def test_replay_equals_acting(config):
         memory, predictions = network.step(params, memory, rows(timesteps, t))
         steps.append(predictions)
     replayed = network.unroll(params, start, timesteps)
-    stacked = jax.tree.map(lambda *x: jnp.stack(x), *steps)
+    stacked = jax.tree.map(lambda *x: np.stack(x), *steps)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), replayed, stacked
     )
@@ -92,7 +103,7 @@ def test_replay_equals_acting(config):
 @pytest.mark.parametrize("name", ["lstm", "gru, separate", "two layers, last reward"])
 def test_the_memory_after_some_timesteps_is_that_of_stepping(name):
     network = make(VARIANTS[name])
-    params = network.init(jax.random.key(0))
+    params = drawn(network.init)
     timesteps = some_timesteps([MID, LAST, FIRST, MID])
     start = jax.tree.map(lambda x: x + 0.5, network.initial_memory(2))
     memory = start
@@ -112,8 +123,8 @@ def test_the_memory_after_some_timesteps_is_a_constant():
         memory = networks.memory_after(network, params, memory, timesteps)
         return sum(jnp.sum(x) for x in jax.tree.leaves(memory))
 
-    params, memory = network.init(jax.random.key(0)), network.initial_memory(2)
-    for gradient in jax.tree.leaves(jax.grad(total, (0, 1))(params, memory)):
+    params, memory = drawn(network.init), network.initial_memory(2)
+    for gradient in jax.tree.leaves(jax.jit(jax.grad(total, (0, 1)))(params, memory)):
         np.testing.assert_array_equal(gradient, 0.0)
 
 
@@ -125,12 +136,13 @@ def test_without_memory_there_is_nothing_to_compute():
 
 def test_memory_starts_from_zero_at_first_and_only_there():
     network = make(VARIANTS["lstm"])
-    params = network.init(jax.random.key(0))
+    params = drawn(network.init)
     timesteps = some_timesteps([MID, FIRST, MID])
     fresh = network.initial_memory(2)
     other = jax.tree.map(lambda x: x + 1.0, fresh)
     a, b = (
-        network.unroll(params, memory, timesteps).value for memory in (fresh, other)
+        np.asarray(network.unroll(params, memory, timesteps).value)
+        for memory in (fresh, other)
     )
     assert (a[0] != b[0]).all()
     np.testing.assert_array_equal(a[1:], b[1:])
@@ -143,8 +155,8 @@ def test_a_core_computes_on_an_accelerator_what_it_does_on_a_cpu(
     memory, length, monkeypatch
 ):
     config = networks.Config(hidden_sizes=(8,), memory=memory, memory_size=4)
-    network = make(config)
-    params = network.init(jax.random.key(0))
+    network = plain(config)
+    params = drawn(network.init)
     timesteps = some_timesteps(([MID, LAST, FIRST, MID] * 3)[:length])
 
     def loss(params, memory):
@@ -171,7 +183,7 @@ def test_dictionary_observations_are_flattened_together():
     network = networks.actor_critic(
         spec, specs.DiscreteArray(2), networks.Config(hidden_sizes=(5,))
     )
-    params = network.init(jax.random.key(0))
+    params = jax.eval_shape(network.init, jax.random.key(0))
     sizes = sorted(x.shape for x in jax.tree.leaves(params) if x.ndim == 2)
     assert sizes == [(5, 1), (5, 2), (8, 5)]
 
@@ -189,21 +201,26 @@ CHANNELS = (np.float32([-1, -1]), np.float32([1, 1]))
 )
 def test_a_policy_for_every_kind_of_action(spec, action_shape):
     network = networks.actor_critic(specs.Array((5,), np.float32), spec)
-    params = network.init(jax.random.key(0))
-    policy = network.unroll(params, network.initial_memory(7), five(7)).policy
-    policy = jax.tree.map(lambda x: x[0], policy)
-    keys = jax.random.split(jax.random.key(1), 7)
-    for action in policy.sample(keys), policy.mode():
+
+    @jax.jit
+    def act(key):
+        params, memory = network.init(key), network.initial_memory(7)
+        policy = network.unroll(params, memory, five(7)).policy
+        policy = jax.tree.map(lambda x: x[0], policy)
+        actions = policy.sample(jax.random.split(key, 7)), policy.mode()
+        return [(x, policy.log_prob(x), policy.entropy()) for x in actions]
+
+    for action, log_prob, entropy in act(jax.random.key(0)):
         assert action.shape == (7, *action_shape)
         assert jnp.issubdtype(action.dtype, jnp.integer) == (spec.dtype == np.int32)
-        assert policy.log_prob(action).shape == policy.entropy().shape == (7,)
+        assert log_prob.shape == entropy.shape == (7,)
 
 
 def five(batch_size):
     """Two timesteps with five random numbers each."""
-    observation = jax.random.normal(jax.random.key(2), (2, batch_size, 5))
-    zeros = jnp.zeros((2, batch_size))
-    return dm_env.TimeStep(zeros.astype(jnp.int32), zeros, zeros, observation)
+    zeros = np.zeros((2, batch_size), np.float32)
+    observation = normal(2, batch_size, 5)
+    return dm_env.TimeStep(zeros.astype(np.int32), zeros, zeros, observation)
 
 
 @pytest.mark.parametrize("mean", ["linear", "tanh"])
@@ -216,8 +233,13 @@ def test_deviations_start_where_they_are_told(mean, deviation, positive):
         specs.BoundedArray((2,), np.float32, *CHANNELS),
         networks.Config(head=head),
     )
-    params = network.init(jax.random.key(0))
-    policy = network.unroll(params, network.initial_memory(3), five(3)).policy
+
+    @jax.jit
+    def first_policy(key):
+        memory = network.initial_memory(3)
+        return network.unroll(network.init(key), memory, five(3)).policy
+
+    policy = first_policy(jax.random.key(0))
     np.testing.assert_allclose(policy.deviation, 0.35, atol=0.02)
     np.testing.assert_allclose(policy.mean, 0.0, atol=0.1)
     differs = np.ptp(policy.deviation, axis=(0, 1)) > 0
@@ -247,8 +269,10 @@ def test_a_bounded_deviation_stays_within_its_bounds_and_has_a_gradient(deviatio
         specs.BoundedArray((2,), np.float32, *CHANNELS),
         networks.Config(head=config),
     )
-    params, memory = network.init(jax.random.key(0)), network.initial_memory(3)
+    params = jax.jit(network.init)(jax.random.key(0))
+    memory = network.initial_memory(3)
 
+    @jax.jit
     def deviations(shift):
         shifted = jax.tree.map(lambda x: x + shift, params)
         return network.unroll(shifted, memory, five(3)).policy.deviation
@@ -278,19 +302,16 @@ def test_which_parameters_are_the_values():
     """Alone those that the policy does not depend on."""
     for name in ("mlp", "separate", "lstm", "gru, separate"):
         network = make(VARIANTS[name])
-        params, memory = network.init(jax.random.key(0)), network.initial_memory(2)
+        params, memory = drawn(network.init), network.initial_memory(2)
         timesteps = some_timesteps([MID, MID])
 
-        def policy(params, network=network, memory=memory, timesteps=timesteps):
-            policy = network.unroll(params, memory, timesteps).policy
-            return jnp.sum(jnp.sin(policy.logits))
-
-        def value(params, network=network, memory=memory, timesteps=timesteps):
-            return jnp.sum(network.unroll(params, memory, timesteps).value)
+        def sums(params, network=network, memory=memory, timesteps=timesteps):
+            policy, value = network.unroll(params, memory, timesteps)
+            return jnp.sum(jnp.sin(policy.logits)), jnp.sum(value)
 
         of_policy, of_value = (
-            jax.tree.map(lambda x: bool(x.any()), jax.grad(function)(params))
-            for function in (policy, value)
+            jax.tree.map(lambda x: np.asarray(x).any(), gradients)
+            for gradients in jax.jit(jax.jacrev(sums))(params)
         )
         expected = jax.tree.map(lambda p, v: v and not p, of_policy, of_value)
         assert network.is_value(params) == expected, name
@@ -303,7 +324,7 @@ def test_batch_ppos_parameter_counts():
         specs.BoundedArray((1,), np.float32, -1, 1),
         networks.Config(hidden_sizes=(200, 100), separate_value=True),
     )
-    params = network.init(jax.random.key(0))["params"]
+    params = jax.eval_shape(network.init, jax.random.key(0))["params"]
     sizes = {"policy": 0, "value": 0}
     for name, part in params.items():
         sizes[name.split("_")[0]] += sum(x.size for x in jax.tree.leaves(part))
@@ -358,9 +379,11 @@ def test_an_observation_unlike_its_spec_is_one_line(observation, line):
         specs.DiscreteArray(2),
         networks.Config(hidden_sizes=(4,)),
     )
-    params, memory = network.init(jax.random.key(0)), network.initial_memory(2)
+    network = jitted_network(network)
+    params, memory = drawn(network.init), network.initial_memory(2)
+    zeros = np.zeros(2, np.float32)
     good = dm_env.TimeStep(
-        jnp.zeros(2, jnp.int32), jnp.zeros(2), jnp.ones(2), np.zeros((2, 3), np.float32)
+        np.zeros(2, np.int32), zeros, zeros + 1.0, np.zeros((2, 3), np.float32)
     )
     network.step(params, memory, good)
     with pytest.raises(UserError, match=line) as error:

@@ -2,7 +2,6 @@
 
 import dm_env
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from podracer.agent import ActorOutput, Trajectory
@@ -35,25 +34,25 @@ def some_trajectory(seed, observations=3, actions=2, actor_state=()):
     """T = 5 steps in B = 4 environments, with rewards at every step, void ones too."""
     random, shape = np.random.default_rng(seed), (LENGTH, BATCH_SIZE)
     timesteps = dm_env.TimeStep(
-        jnp.array(STEP_TYPE, jnp.int32),
+        np.array(STEP_TYPE, np.int32),
         normal(random, LENGTH + 1, BATCH_SIZE),
-        jnp.array(DISCOUNT, jnp.float32),
+        np.array(DISCOUNT, np.float32),
         normal(random, LENGTH + 1, BATCH_SIZE, observations),
     )
-    action = jnp.array(random.integers(actions, size=shape), jnp.int32)
+    action = np.array(random.integers(actions, size=shape), np.int32)
     policy = Categorical(normal(random, *shape, actions))
     return Trajectory(timesteps, ActorOutput(action, policy), actor_state)
 
 
 def normal(random, *shape):
-    return jnp.array(random.normal(size=shape), jnp.float32)
+    return np.array(random.normal(size=shape), np.float32)
 
 
 def noisy(tree, seed=0, scale=0.5):
     """The tree with noise in each leaf."""
     random = np.random.default_rng(seed)
     return jax.tree.map(
-        lambda x: jnp.array(
+        lambda x: np.array(
             np.asarray(x) + scale * random.normal(size=x.shape), x.dtype
         ),
         tree,

@@ -153,7 +153,7 @@ def test_a_run_that_has_no_checkpoint_yet_starts_again(tmp_path, agent):
     config = {"agent": "old", "train": {"script": Path(sys.argv[0]).name}}
     run = run_folder.create(tmp_path / "run", config)
     (run / "metrics.jsonl").write_text('{"steps": 7, "updates": 1}\n')
-    assert train(agent, run, resume=True)[-1]["steps"] == OPTIONS["total_steps"]
+    assert train(agent, run, resume=True, total_steps=400)[-1]["steps"] == 400
     assert next(metrics.read(run / "metrics.jsonl"))["steps"] == 200
 
 
@@ -162,7 +162,7 @@ def test_a_checkpoint_that_was_never_finished_is_none(tmp_path, agent):
     run = run_folder.create(tmp_path / "run", config)
     for name in ("8.orbax-checkpoint-tmp", "5.damaged"):
         (run / "checkpoints" / name).mkdir(parents=True)
-    assert train(agent, run, resume=True)[-1]["steps"] == OPTIONS["total_steps"]
+    assert train(agent, run, resume=True, total_steps=400)[-1]["steps"] == 400
 
 
 def test_a_run_of_others_is_not_started_again(tmp_path, agent):

@@ -25,6 +25,7 @@ from podracer.runs import evaluation, spec_json
 from podracer.trained import filming, loading, policy, video
 from sebulba import host_environments
 from tests.environments import Counter, HostCounter
+from tests.jitted import jitted
 
 TIMES = ("seconds", "waiting", "per_second", "evaluation")
 
@@ -67,16 +68,16 @@ def seen(trained_agent, batch_size, steps):
 def test_a_loaded_policy_acts_as_the_agent_does(catch):
     act = podracer.load(catch[0], batch_size=3)
     agent = loading.restore(catch[0])
-    state = agent.agent.initial_actor_state(3)
+    state = jax.tree.map(np.asarray, agent.agent.initial_actor_state(3))
+    greedy_actor_step = jax.jit(agent.agent.greedy_actor_step)
+    keys = jax.random.split(jax.random.key(0), 3)
     single = podracer.load(catch[0])
     for step, observation in enumerate(seen(agent, 3, 8)):
         first = np.array([step in (0, 5), step == 0, step in (0, 2)])
         kinds = np.where(first, StepType.FIRST, StepType.MID).astype(np.int32)
         timestep = TimeStep(kinds, np.zeros(3, "f4"), np.ones(3, "f4"), observation)
-        keys = jax.random.split(jax.random.key(0), 3)
-        state, output = jax.jit(agent.agent.greedy_actor_step)(
-            keys, agent.params, state, timestep
-        )
+        state, output = greedy_actor_step(keys, agent.params, state, timestep)
+        state = jax.tree.map(np.asarray, state)
         np.testing.assert_array_equal(act(observation, first), output.action)
         if step == 5:
             single.reset()
@@ -564,28 +565,33 @@ def rewarded(tmp_path_factory):
 def test_an_agent_that_sees_rewards_acts_as_in_training(rewarded):
     """The same actions as the runner's own, step by step of an environment."""
     trained = loading.restore(rewarded)
-    act, greedy = podracer.load(rewarded), jax.jit(trained.agent.greedy_actor_step)
-    environment, sampled = envs_jax.make("cartpole"), jax.jit(trained.agent.actor_step)
+    act, agent = podracer.load(rewarded), jitted(trained.agent)
+    environment = envs_jax.make("cartpole")
+    start, step = jax.jit(environment.initial_state), jax.jit(environment.step)
     key, without = jax.random.key(3), []
+    keys = jax.random.split(key, 1)
 
     def logits_of(timestep):
-        _, output = sampled(keys, trained.params, memory, timestep)
+        _, output = agent.actor_step(keys, trained.params, memory, timestep)
         return np.asarray(jax.tree.leaves(output.extras)[0])
 
     for episode in range(2):
-        state, timestep = environment.initial_state(jax.random.fold_in(key, episode))
-        memory = trained.agent.initial_actor_state(1)
+        state, timestep = start(jax.random.key(episode))
+        memory = jax.tree.map(np.asarray, agent.initial_actor_state(1))
         act.reset()
         for _ in range(8):
-            batch = jax.tree.map(lambda x: jnp.asarray(x)[None], timestep)
-            keys = jax.random.split(key, 1)
-            nothing = batch._replace(reward=jnp.zeros(1))
+            timestep = jax.tree.map(np.asarray, timestep)
+            batch = jax.tree.map(lambda x: x[None], timestep)
+            nothing = batch._replace(reward=np.zeros(1, np.float32))
             without.append(logits_of(batch) - logits_of(nothing))
-            memory, output = greedy(keys, trained.params, memory, batch)
+            memory, output = agent.greedy_actor_step(
+                keys, trained.params, memory, batch
+            )
+            memory, output = jax.tree.map(np.asarray, (memory, output))
             action = act(timestep.observation, reward=timestep.reward)
             assert action == output.action[0]
             jax.tree.map(np.testing.assert_array_equal, act._actor_state, memory)
-            state, timestep = environment.step(key, state, output.action[0])
+            state, timestep = step(key, state, output.action[0])
     assert np.abs(without).max() > 1e-3  # the reward is no idle input
 
 
