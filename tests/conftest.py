@@ -92,12 +92,16 @@ def link(source: Path, target: Path) -> None:
     there = set(os.listdir(target))
     for name in os.listdir(source):
         if name.endswith("-cache") and name not in there:
-            with contextlib.suppress(FileExistsError, FileNotFoundError):  # by another process
+            with contextlib.suppress(
+                FileExistsError, FileNotFoundError
+            ):  # by another process
                 os.link(source / name, target / name)
 
 
 def pytest_addoption(parser):
-    text = "leave out examples (marker shows) that passed since their files have changed"
+    text = (
+        "leave out examples (marker shows) that passed since their files have changed"
+    )
     parser.addoption("--changed", action="store_true", help=text)
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from podracer import imports
+from podracer import files, imports
 from podracer.errors import UserError
 from podracer.files import atomic, is_locked, locked, writing
 from podracer.parallel import hosts
@@ -32,10 +32,12 @@ WANDB = "wandb"
 PROFILE = "profile"
 LOCK, HOSTS = ".lock", ".hosts"
 STATES = ("running", "finished", "stopped", "failed")
+MOST_TEXT = 2**26  # bytes of config.json and state.json
 NEVER = 2**40  # seconds since 1970, which no run has started at
 SEEN_SECONDS = 30.0  # limit for a file of one host to be seen by the others
 # Everything that a run may write.
-CONTENTS = (CONFIG, METRICS, CURVE, CHECKPOINTS, STATE, TENSORBOARD, WANDB, PROFILE)
+FOLDERS = (CHECKPOINTS, TENSORBOARD, WANDB, PROFILE)
+CONTENTS = (CONFIG, METRICS, CURVE, STATE, *FOLDERS)
 # What came of it. A folder with these alone holds no run.
 EVALUATION, RULE = RESULTS = ("evaluation.json", "rule.safetensors")
 
@@ -111,7 +113,7 @@ def load_config(folder: str | Path, *needed: str) -> dict[str, Any]:
     """
     path = Path(folder) / CONFIG
     try:
-        description = json.loads(path.read_text())
+        description = json.loads(files.read(path, MOST_TEXT))
     except OSError as error:
         runs = sorted(Path(folder).glob(f"*/{CONFIG}")) if os.path.isdir(folder) else []
         way_out = f"name one of its runs, {runs[0].parent}" if runs else "not a run?"
@@ -159,8 +161,10 @@ def held(folder: str | Path) -> Iterator[None]:
     """Locks a run against other processes that would write it.
 
     The lock ends with the process, however that ends. Raises UserError if another process
-    has it.
+    has it, or if a folder in the run is a link: a run writes nowhere else.
     """
+    for name in FOLDERS:
+        files.check_no_link(Path(folder) / name)
     with contextlib.ExitStack() as stack, writing(folder):
         try:
             stack.enter_context(locked(Path(folder) / LOCK))
@@ -181,12 +185,12 @@ def check_shared(folder: Path) -> None:
 
     def mark() -> str:
         text = secrets.token_hex(8)
-        with writing(path):
-            path.write_text(text)
+        with atomic(path) as temporary:
+            temporary.write_text(text)
         return text
 
     mark, deadline = hosts.lead(mark), time.monotonic() + SEEN_SECONDS
-    while not path.is_file() or path.read_text() != mark:
+    while not path.is_file() or files.read(path) != mark.encode():
         if time.monotonic() > deadline:
             raise UserError(
                 f"{folder}: host {hosts.this()} does not see what host 0 writes there: "
@@ -203,7 +207,7 @@ def is_held(folder: str | Path) -> bool:
 def load_state(folder: Path) -> dict[str, Any]:
     """What `recording.track_state` wrote, but "stopped" if the process died; empty if damaged."""
     try:
-        state = json.loads((folder / STATE).read_text())
+        state = json.loads(files.read(folder / STATE, MOST_TEXT))
         started = state.get("started", 0)
         known = state["state"] in STATES and type(started) in (int, float)
     except (OSError, ValueError, RecursionError, TypeError, KeyError, AttributeError):
