@@ -127,7 +127,7 @@ def _target(saved: Any, path: tuple, x: jax.Array, word: str) -> jax.ShapeDtypeS
     for entry in path:
         key = getattr(entry, "name", getattr(entry, "key", getattr(entry, "idx", None)))
         try:
-            saved = saved[key if isinstance(saved, dict | list | tuple) else str(key)]
+            saved = saved[key if isinstance(saved, list | tuple) else str(key)]
         except (KeyError, IndexError, TypeError):
             raise UserError(
                 f"the checkpoint has no {name}: it is of another agent, network or version "
