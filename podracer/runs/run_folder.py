@@ -32,6 +32,7 @@ WANDB = "wandb"
 PROFILE = "profile"
 LOCK, HOSTS = ".lock", ".hosts"
 STATES = ("running", "finished", "stopped", "failed")
+PATTERN = "*?[\\"  # Orbax takes a path with one of these for a pattern
 MOST_TEXT = 2**26  # bytes of config.json and state.json
 NEVER = 2**40  # seconds since 1970, which no run has started at
 SEEN_SECONDS = 30.0  # limit for a file of one host to be seen by the others
@@ -238,12 +239,18 @@ def check_startable(folder: Path | None, overwrite: bool) -> None:
     place = Path("runs") if folder is None else folder
     try:
         with writing(place):  # its name may be too long
-            str(place.absolute()).encode()
+            whole = str(place.absolute())
+            whole.encode()
             exists = folder is not None and folder.is_dir()
     except UnicodeEncodeError:  # Orbax could not write there
         raise UserError(
             f"{str(place)!a}: its path is not valid UTF-8; choose another folder"
         ) from None
+    if magic := [x for x in whole if x in PATTERN]:
+        raise UserError(
+            f"{whole}: has {magic[0]!r} in its path, where checkpoints could not be read "
+            "again; choose another folder"
+        )
     if exists:
         if is_held(folder):
             raise UserError(
