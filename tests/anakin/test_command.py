@@ -156,7 +156,7 @@ def test_a_run_ends_early_at_a_return_and_leaves_a_profile(
     said = capsys.readouterr().out
     assert "stopped early: mean return" in said and "has reached -0.5" in said
     assert list((tmp_path / "run" / "profile").glob("**/*.trace.json.gz"))
-    assert "profile: open run/profile" in said
+    assert f"profile: open {tmp_path}/run/profile" in said
 
 
 def test_a_folder_that_holds_a_run_is_kept(tmp_path):
