@@ -1,6 +1,7 @@
 """Every agent: the same on any number of cores, and equal on all of them."""
 
 import dataclasses
+import functools
 import math
 
 import dm_env
@@ -80,20 +81,28 @@ def make(case, sees=None, **config):
     return agent, Batched(auto_reset(environment))
 
 
-def trained(case, cores, updates=3, unroll_length=4, **config):
-    """The last state on that many cores, after single updates."""
+@functools.cache
+def programs(case, cores, **config):
+    """(key, index) -> the first state, and state -> the state after an update."""
     agent, environment = make(case, **config)
     mesh = parallel.make_mesh(cores)
-    state = parallel.over_cores(
+    start = parallel.over_cores(
         lambda key, index: training.initial_state(key, index, agent, environment),
         mesh,
         (parallel.SHARED, parallel.BATCH),
         training.LAYOUT,
-    )(jax.random.key(0), jnp.arange(8))
-    unit = training.make_step(agent, environment, unroll_length)
+    )
+    unit = training.make_step(agent, environment, 4)
     step = parallel.over_cores(
         lambda state: unit(state)[0], mesh, (training.LAYOUT,), training.LAYOUT
     )
+    return start, step
+
+
+def trained(case, cores, updates=3, **config):
+    """The last state on that many cores, after single updates."""
+    start, step = programs(case, cores, **config)
+    state = start(jax.random.key(0), jnp.arange(8))
     for _ in range(updates):
         state = jax.block_until_ready(step(state))
     return state
@@ -128,11 +137,16 @@ def test_any_number_of_cores_learns_the_same(case, numbers):
 def metrics(case, updates=1, **config):
     """Of the last of some updates on one core."""
     agent, environment = make(case, **config)
-    state = training.initial_state(jax.random.key(0), jnp.arange(8), agent, environment)
-    unit = jax.jit(training.make_step(agent, environment, 4))
-    for _ in range(updates):
-        state, found = unit(state)
-    return found
+    unit = training.make_step(agent, environment, 4)
+
+    @jax.jit
+    def last():
+        args = jax.random.key(0), jnp.arange(8), agent, environment
+        state = training.initial_state(*args)
+        _, found = jax.lax.scan(lambda x, _: unit(x), state, length=updates)
+        return jax.tree.map(lambda x: x[-1], found)
+
+    return last()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,10 +198,10 @@ def test_cores_shuffle_for_themselves_and_average_every_minibatch():
 def test_batch_ppo_learns_when_the_episodes_are_there():
     # Rows 5 and 11 of each environment are LAST: in the second and third trajectory.
     for updates, learned in ((1, 0), (2, 1), (3, 2)):
-        state = trained("batch_ppo", 2, updates)
+        state = trained("batch_ppo", 8, updates)
         steps = state.learner.shared.opt_state[0].count
         assert int(steps) == learned * BATCH_PPO.epochs
-        np.testing.assert_array_equal(state.learner.local.count, [0, 0])
+        np.testing.assert_array_equal(state.learner.local.count, [0] * 8)
 
 
 @pytest.mark.parametrize("length", [6, 1000])

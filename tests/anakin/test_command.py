@@ -29,7 +29,18 @@ def run(*arguments, cwd):
     )
 
 
-def test_a_run_leaves_its_configuration_metrics_and_curve(tmp_path):
+def fails(arguments, monkeypatch):
+    """The exit code of the command in this process."""
+    monkeypatch.setattr(sys, "argv", ["anakin", *arguments])
+    monkeypatch.setattr(command.parallel, "use_cpu_cores", lambda *_, **__: None)
+    with pytest.raises(SystemExit) as stop:
+        command.main()
+    return stop.value.code
+
+
+def test_a_run_leaves_its_configuration_metrics_and_curve_and_is_kept(
+    tmp_path, monkeypatch, capsys
+):
     done = run("train", "--env", "catch", "--env.rows", "5", *SMALL, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (folder,) = (tmp_path / "runs").iterdir()
@@ -41,6 +52,12 @@ def test_a_run_leaves_its_configuration_metrics_and_curve(tmp_path):
     assert rows[-1].keys() <= VOCABULARY.keys()
     assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert str(folder.name) in done.stdout and "return" in done.stdout
+
+    before = (folder / "metrics.jsonl").read_bytes()
+    assert fails(["train", *SMALL, "--run", str(folder)], monkeypatch) == 2
+    error = capsys.readouterr().err
+    assert "--overwrite" in error and error.count("\n") == 1
+    assert (folder / "metrics.jsonl").read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -108,14 +125,10 @@ def test_bad_input_is_one_line_and_exit_code_2(
     arguments, line, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["anakin", *arguments])
-    monkeypatch.setattr(command.parallel, "use_cpu_cores", lambda *_, **__: None)
     # Whatever is wrong here is said before anything is compiled.
     monkeypatch.setattr(anakin.reports, "iterate", None)
-    with pytest.raises(SystemExit) as stop:
-        command.main()
+    assert fails(arguments, monkeypatch) == 2
     error = capsys.readouterr().err
-    assert stop.value.code == 2
     assert line in error and error.count("\n") == 1
     assert not list(tmp_path.iterdir())  # nothing half-written
 
@@ -159,21 +172,14 @@ def test_a_run_ends_early_at_a_return_and_leaves_a_profile(
     assert f"profile: open {tmp_path}/run/profile" in said
 
 
-def test_a_folder_that_holds_a_run_is_kept(tmp_path):
-    first = run("train", *SMALL, "--run", "here", cwd=tmp_path)
-    assert first.returncode == 0, first.stderr
-    before = (tmp_path / "here" / "metrics.jsonl").read_bytes()
-    second = run("train", *SMALL, "--run", "here", cwd=tmp_path)
-    assert second.returncode == 2
-    assert "--overwrite" in second.stderr and second.stderr.count("\n") == 1
-    assert (tmp_path / "here" / "metrics.jsonl").read_bytes() == before
-
-
-def test_a_run_that_is_no_longer_finite_stops_and_says_so(tmp_path):
+def test_a_run_that_is_no_longer_finite_stops_and_says_so(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
     options = ["--agent.learning-rate", "1e30", "--agent.no-decay-learning-rate"]
-    done = run("train", *SMALL, *options, "--updates-per-report", "1", cwd=tmp_path)
-    assert done.returncode == 1
-    last_line = done.stderr.splitlines()[-1]
+    arguments = ["train", *SMALL, *options, "--updates-per-report", "1"]
+    assert fails(arguments, monkeypatch) == 1
+    last_line = capsys.readouterr().err.splitlines()[-1]
     assert "update" in last_line and "not finite" in last_line
     (folder,) = (tmp_path / "runs").iterdir()
     rows = [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()]

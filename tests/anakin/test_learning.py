@@ -61,11 +61,11 @@ def test_a_bandit_at_discount_0(environment, module):
 def test_catch():
     returns = learn(
         envs_jax.make("catch"),
-        networks.Config(),
-        impala.Config(learning_rate=1e-3, total_steps=800_000),
+        networks.Config(hidden_sizes=(32,)),
+        impala.Config(learning_rate=2e-3, total_steps=400_000),
         batch_size=64,
         unroll_length=16,
-        total_steps=800_000,
+        total_steps=400_000,
         cores=2,
     )
     assert returns.mean() >= 0.95
@@ -98,13 +98,13 @@ def test_only_a_memory_solves_the_memory_chain(module):
     for memory in ("none", "lstm"):
         returns = learn(
             envs_jax.make("memory-chain"),
-            networks.Config(hidden_sizes=(32,), memory=memory, memory_size=32),
+            networks.Config(hidden_sizes=(8,), memory=memory, memory_size=8),
             # The rate decays: at a constant one, PPO sometimes loses what it has learned.
-            module.Config(learning_rate=3e-3, entropy_cost=0.01, total_steps=150_000),
+            module.Config(learning_rate=1e-2, entropy_cost=0.01, total_steps=40_000),
             module=module,
             batch_size=64,
             unroll_length=12,
-            total_steps=150_000,
+            total_steps=40_000,
             cores=1,
         )
         means[memory] = np.mean(returns)
@@ -118,7 +118,7 @@ def test_pendulum_swings_up():
     agent = from_flags.make_agent(
         from_flags.Parts(
             algorithm.of(ppo),
-            from_flags.for_run(preset.config, 300_000),
+            from_flags.for_run(preset.config, 100_000),
             preset.network,
             environment.observation_spec(),
             environment.action_spec(),
@@ -130,7 +130,7 @@ def test_pendulum_swings_up():
         environment,
         batch_size=preset.batch_size,
         unroll_length=preset.unroll_length,
-        total_steps=300_000,
+        total_steps=100_000,
         cores=2,
     )
     for state, _ in run:

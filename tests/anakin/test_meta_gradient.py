@@ -1,8 +1,8 @@
 """The meta-gradient is exact; lifetimes are independent; a run resumes bit for bit."""
 
 import contextlib
+import functools
 import json
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -50,20 +50,35 @@ def float64():
         jax.config.update("jax_enable_x64", False)
 
 
-@pytest.mark.parametrize("updates", [1, 3, 5])
+@functools.cache
+def first_of_float64():
+    """A rule's weights as a vector, the function that makes weights of it, a lifetime."""
+
+    @jax.jit
+    def start():
+        weights = META.init(jax.random.key(0))
+        weights = jax.tree.map(lambda x: x.astype(jnp.float64), weights)
+        many = jax.vmap(begin, (None, 0))(weights, jnp.arange(256))
+        # The shortest chain: its states recur, so that an update changes the next's inputs.
+        shortest = jnp.argmin(many.task.length)
+        return weights, jax.tree.map(lambda x: x[shortest], many)
+
+    weights, lifetime = start()
+    vector, unravel = ravel_pytree(weights)
+    return np.asarray(vector), unravel, lifetime
+
+
+LONGER = pytest.param(5, marks=pytest.mark.slow)  # 3 again, at greater length
+
+
+@pytest.mark.parametrize("updates", [1, 3, LONGER])
 def test_the_meta_gradient_is_exact(updates):
     """Against finite differences; they move the agents a little and none of their actions,
     so that trajectories are constants, and the rule's inputs are not."""
     with float64():
-        weights = META.init(jax.random.key(0))
-        weights = jax.tree.map(lambda x: x.astype(jnp.float64), weights)
-        flat, unravel = ravel_pytree(weights)
-        many = jax.jit(jax.vmap(begin, (None, 0)))(weights, jnp.arange(256))
-        # The shortest chain: its states recur, so that an update changes the next's inputs.
-        shortest = jnp.argmin(many.task.length)
-        lifetime = jax.tree.map(lambda x: x[shortest], many)
+        flat, unravel, lifetime = first_of_float64()
         assert lifetime.task.length <= CONFIG.unroll_length
-        live = partial(meta_gradient.live, META, updates)
+        live = functools.partial(meta_gradient.live, META, updates)
 
         def objective(flat):
             return live(unravel(flat), lifetime)[0]
@@ -71,9 +86,8 @@ def test_the_meta_gradient_is_exact(updates):
         function = jax.jit(jax.value_and_grad(objective))
         gradient = function(flat)[1]
         assert gradient.dtype == jnp.float64
-        for key in jax.random.split(jax.random.key(2), 3):
-            direction = jax.random.normal(key, flat.shape)
-            direction /= jnp.linalg.norm(direction)
+        for direction in np.random.default_rng(2).normal(size=(3, *flat.shape)):
+            direction /= np.linalg.norm(direction)
             high, low = (function(flat + x * direction)[0] for x in (1e-5, -1e-5))
             slope = (high - low) / 2e-5
             np.testing.assert_allclose(gradient @ direction, slope, rtol=1e-4)
@@ -81,22 +95,27 @@ def test_the_meta_gradient_is_exact(updates):
 
 def test_the_hidden_value_function_learns():
     """Its loss falls on what it is trained on, and the rule's agent is as without it."""
-    weights = META.init(jax.random.key(0))
-    lifetime = begin(weights, 0)
-    plain = META.life.make_agent(weights, {"learning_rate": 1.0, "alpha_y": 0.5})
-    both = hidden_value.beside(plain, META.life.value)
-    state = both.initial_learner_state(jax.random.key(0))
-    trajectory = trajectory_of(plain, lifetime)
-    update = jax.jit(META.life.value.update)
-    value, losses = state.shared.value, []
-    for _ in range(50):
-        value, metrics = update(value, trajectory)
-        losses.append(float(metrics["loss/value"]))
+
+    @jax.jit
+    def learn():
+        weights = META.init(jax.random.key(0))
+        plain = META.life.make_agent(weights, {"learning_rate": 1.0, "alpha_y": 0.5})
+        both = hidden_value.beside(plain, META.life.value)
+        state = both.initial_learner_state(jax.random.key(0))
+        trajectory = trajectory_of(plain, begin(weights, 0))
+
+        def update(value, _):
+            value, metrics = META.life.value.update(value, trajectory)
+            return value, metrics["loss/value"]
+
+        _, losses = jax.lax.scan(update, state.shared.value, length=50)
+        key = jax.random.key(1)
+        after, _ = both.learner_step(key, state, trajectory)
+        alone, _ = plain.learner_step(key, hidden_value.inner_state(state), trajectory)
+        return losses, after, alone
+
+    losses, after, alone = learn()
     assert losses[-1] < 0.5 * losses[0]
-    key = jax.random.key(1)
-    after, _ = jax.jit(both.learner_step)(key, state, trajectory)
-    inner = hidden_value.inner_state(state)
-    alone, _ = jax.jit(plain.learner_step)(key, inner, trajectory)
     for x, y in zip(
         jax.tree.leaves(hidden_value.inner_state(after)),
         jax.tree.leaves(alone),
@@ -109,13 +128,9 @@ def trajectory_of(agent, lifetime):
     """60 steps of a lifetime's first agent, which reach the ends of episodes."""
     environment = batched(TASKS.environment(lifetime.task))
     params = agent.actor_params(agent.initial_learner_state(jax.random.key(0)))
-
-    def play():
-        actors = initial_actors(jax.random.key(0), jnp.arange(2), agent, environment)
-        key = jax.random.key(1)
-        return unroll(agent.actor_step, params, environment, 60, actors, key)[1]
-
-    return jax.jit(play)()
+    actors = initial_actors(jax.random.key(0), jnp.arange(2), agent, environment)
+    key = jax.random.key(1)
+    return unroll(agent.actor_step, params, environment, 60, actors, key)[1]
 
 
 def test_the_value_function_of_features_learns():
@@ -124,27 +139,36 @@ def test_the_value_function_of_features_learns():
     value = hidden_value.make_value(
         spec, networks.Config(torso="mlp", hidden_sizes=(8,)), 0.01, 0.9
     )
-    task = tasks.sample(jax.random.key(0))
-    steps = jax.vmap(tasks.environment(task).initial_state)
-    _, timestep = steps(jax.random.split(jax.random.key(0), 4))
-    timesteps = jax.tree.map(lambda x: jnp.stack([x, x, x]), timestep)
-    timesteps = timesteps._replace(
-        step_type=jnp.ones((3, 4), jnp.int32), reward=jnp.ones((3, 4))
-    )
-    trajectory = Trajectory(timesteps, (), ())
-    update, state = jax.jit(value.update), value.init(jax.random.key(0))
-    first = update(state, trajectory)[1]["loss/value"]
-    for _ in range(30):
-        state, metrics = update(state, trajectory)
-    assert value.values(state, trajectory).shape == (3, 4)
-    assert metrics["loss/value"] < first
+
+    @jax.jit
+    def learn():
+        task = tasks.sample(jax.random.key(0))
+        steps = jax.vmap(tasks.environment(task).initial_state)
+        _, timestep = steps(jax.random.split(jax.random.key(0), 4))
+        timesteps = jax.tree.map(lambda x: jnp.stack([x, x, x]), timestep)
+        timesteps = timesteps._replace(
+            step_type=jnp.ones((3, 4), jnp.int32), reward=jnp.ones((3, 4))
+        )
+        trajectory = Trajectory(timesteps, (), ())
+
+        def update(state, _):
+            state, metrics = value.update(state, trajectory)
+            return state, metrics["loss/value"]
+
+        state = value.init(jax.random.key(0))
+        state, losses = jax.lax.scan(update, state, length=30)
+        return value.values(state, trajectory), losses
+
+    values, losses = learn()
+    assert values.shape == (3, 4)
+    assert losses[-1] < losses[0]
 
 
 @pytest.mark.slow
 def test_a_population_is_its_lifetimes_alone():
     """So are its gradient, and what becomes of each lifetime."""
     weights = META.init(jax.random.key(0))
-    live = partial(meta_gradient.live, META, 2)
+    live = functools.partial(meta_gradient.live, META, 2)
     begun = jax.jit(jax.vmap(begin, (None, 0)))(weights, jnp.arange(3))
 
     @jax.jit
@@ -176,7 +200,7 @@ def compare(mine, theirs, atol=1e-6):
         )
 
 
-def test_an_update_of_the_rule_is_traced_once():
+def test_an_update_of_the_rule_is_traced_once(programs_of_a_run):
     traced = []
 
     def predict(*args):
@@ -185,10 +209,24 @@ def test_an_update_of_the_rule_is_traced_once():
 
     config = meta_gradient.Config(lifetimes=2, updates=2)
     meta = META._replace(predict=predict)
-    programs = meta_gradient.make_programs(meta, config, parallel.make_mesh(1))
+    programs = programs_of_a_run(meta, config, parallel.make_mesh(1))
     state = jax.eval_shape(programs.start, jax.random.key(0), jnp.arange(2))
-    programs.call.lower(state, jnp.uint32(1), jnp.bool_(True))
+    programs.call.trace(state, jnp.uint32(1), jnp.bool_(True))
     assert len(traced) == 1
+
+
+@pytest.fixture(autouse=True, scope="module")
+def programs_of_a_run():
+    """All runs are of the same rule: on as many cores they are compiled once."""
+    make_programs = meta_gradient.make_programs
+
+    @functools.cache
+    def of_cores(config, mesh):
+        return make_programs(META, config, mesh)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(meta_gradient, "make_programs", lambda _, *args: of_cores(*args))
+        yield make_programs
 
 
 RUN = {"total_steps": 8 * 36 * 5, "updates_per_report": 2}
@@ -259,12 +297,12 @@ def test_cores_that_cannot_share_the_lifetimes_are_refused():
 
 
 def test_the_bandit():
-    arms = bandit.initial_state(2, 3)
+    record, arms = jax.jit(bandit.record), bandit.initial_state(2, 3)
     np.testing.assert_allclose(bandit.logits(arms, 0), bandit.logits(arms, 1))
     family = jnp.zeros(24, jnp.int32)
     arm = jnp.arange(24) % 2
     rewards = jnp.where(arm == 0, 2.0, jnp.arange(24.0) / 100)
-    arms = bandit.record(arms, family, arm, rewards, jnp.arange(24) < 23)
+    arms = record(arms, family, arm, rewards, jnp.arange(24) < 23)
     np.testing.assert_array_equal(arms.count, [[12, 11, 0], [0, 0, 0]])
     np.testing.assert_array_equal(arms.returns[0, 0], np.full(10, 2.0))
     # 11 lifetimes of arm 1: the first of them is forgotten.
@@ -276,7 +314,7 @@ def test_the_bandit():
     np.testing.assert_allclose(
         bandit.logits(arms, 0), (means / 2 + bonus) / 0.1, rtol=1e-5
     )
-    again = bandit.record(arms, family, arm, rewards * 0, jnp.arange(24) < 0)
+    again = record(arms, family, arm, rewards * 0, jnp.arange(24) < 0)
     np.testing.assert_array_equal(again.returns, arms.returns)
 
 

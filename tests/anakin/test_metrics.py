@@ -43,7 +43,7 @@ def test_every_metric_of_an_agent_is_in_the_vocabulary(name, environment):
         )
     )
     environment = Batched(auto_reset(environment))
-    unit = training.make_step(agent, environment, 4)
+    unit = jax.jit(training.make_step(agent, environment, 4))  # traced once
     assert reported(unit, agent, environment) <= {*VOCABULARY, *chosen.metrics}
 
 

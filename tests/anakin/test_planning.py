@@ -13,6 +13,7 @@ from podracer.agents import impala
 from podracer.plan import slices
 from podracer.transformations.replay import Config as Replay
 from podracer.transformations.replay import replay
+from tests.agents import reinforce
 
 
 def instructions(compiled):
@@ -40,13 +41,7 @@ def test_a_plan_is_of_the_program_that_runs():
 def test_a_plan_for_some_cores_has_their_shares(capsys):
     """Also of what an agent divides over its cores, as its replay."""
     catch, kept = Catch(), Replay(capacity=1026)
-    network = networks.actor_critic(
-        catch.observation_spec(),
-        catch.action_spec(),
-        networks.Config(hidden_sizes=(8,)),
-    )
-    agent = impala.make_agent(impala.Config(), network)
-    agent = replay(agent, kept, catch.observation_spec(), 3)
+    agent = replay(reinforce(50, 3), kept, catch.observation_spec(), 3)
     config = Plan(None, catch, batch_size=4, unroll_length=3, replay=kept, cores=2)
     told = []
     for count in (2, 4):

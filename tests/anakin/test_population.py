@@ -1,6 +1,7 @@
 """Many runs in one program: each as if alone, and none waits for another."""
 
 import dataclasses
+import functools
 import json
 import os
 import subprocess
@@ -29,6 +30,7 @@ KILL = 400  # seconds that a process of ours may live
 SIZES = {"batch_size": 4, "unroll_length": 4, "total_steps": 16 * 10}
 
 
+@functools.cache
 def maker(module=impala, environment=Counter()):  # noqa: B008 frozen
     network = networks.actor_critic(
         environment.observation_spec(),
@@ -89,24 +91,25 @@ def test_each_is_the_run_that_it_would_be_alone(module, name):
     assert all((others[3][-2] != x[-2]).any() for x in others[:3])
 
 
+def make_breaking(numbers):
+    """An agent whose loss is NaN where `x` is positive."""
+    agent = maker()({})
+
+    def learner_step(key, state, trajectory):
+        state, told = agent.learner_step(key, state, trajectory)
+        broken = jnp.where(numbers["x"] > 0, jnp.nan, 0.0)
+        return state, told | {"loss/total": told["loss/total"] + broken}
+
+    return agent._replace(learner_step=learner_step)
+
+
 @pytest.mark.parametrize("values", [[0.0, 1.0], [1.0, 1.0]], ids=["one", "all"])
 def test_who_is_no_longer_finite_is_named(values):
     """Its error is in place of its rows; the others go on to the end, if there are any."""
     seen = []
-
-    def make_agent(numbers):
-        agent = maker()({})
-
-        def learner_step(key, state, trajectory):
-            state, told = agent.learner_step(key, state, trajectory)
-            broken = jnp.where(numbers["x"] > 0, jnp.nan, 0.0)
-            return state, told | {"loss/total": told["loss/total"] + broken}
-
-        return agent._replace(learner_step=learner_step)
-
     with pytest.raises(FloatingPointError, match=r"run 1 \(seed 8\), update 1"):
         for _, rows in population.train(
-            make_agent,
+            make_breaking,
             Counter(),
             seeds=[7, 8],
             hyperparameters={"x": values},

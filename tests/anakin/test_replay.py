@@ -1,5 +1,6 @@
 """Replay on many cores: each has a ring of its own, and all learn the same."""
 
+import functools
 import itertools
 import json
 
@@ -22,6 +23,7 @@ from podracer.transformations.replay import Config
 BATCH, LENGTH = 8, 3
 
 
+@functools.cache
 def make_agent(replay):
     catch = Catch()
     return from_flags.make_agent(
@@ -73,18 +75,18 @@ def test_cores_keep_what_one_would_and_learn_the_same():
     replay = Config(4 * BATCH, minimum_fill=4 * BATCH)
     whole = [*itertools.islice(states(1, replay), 3)][-1].local.ring
     assert {*observations(whole).flat} == {0, 1}  # not normalized
-    for cores in (2, 8):
-        *_, before, _, after = itertools.islice(states(cores, replay), 5)
-        ring = before.local.ring
-        assert ring.filled.tolist() == cores * [3 * BATCH // cores]
-        np.testing.assert_array_equal(observations(ring), observations(whole))
+    cores = 4  # of two environments each
+    *_, before, _, after = itertools.islice(states(cores, replay), 5)
+    ring = before.local.ring
+    assert ring.filled.tolist() == cores * [3 * BATCH // cores]
+    np.testing.assert_array_equal(observations(ring), observations(whole))
 
-        assert int(after.shared.agent.updates) == 2
-        for leaf in jax.tree.leaves(after.shared):
-            copies = [np.asarray(x.data) for x in leaf.addressable_shards]
-            assert all((x == copies[0]).all() for x in copies)
-        kept = np.asarray(after.local.ring.trajectories.timesteps.observation)
-        assert not any((x == y).all() for x, y in itertools.combinations(kept, 2))
+    assert int(after.shared.agent.updates) == 2
+    for leaf in jax.tree.leaves(after.shared):
+        copies = [np.asarray(x.data) for x in leaf.addressable_shards]
+        assert all((x == copies[0]).all() for x in copies)
+    kept = np.asarray(after.local.ring.trajectories.timesteps.observation)
+    assert not any((x == y).all() for x, y in itertools.combinations(kept, 2))
 
 
 def run(folder, *stops, cores=2):

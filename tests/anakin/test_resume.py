@@ -3,10 +3,12 @@
 import random
 import shutil
 import signal
+import sys
 import time
 
 import pytest
 
+import anakin.__main__ as command
 from podracer.runs import run_folder
 from tests.interruptions import (
     assert_equal,
@@ -14,7 +16,6 @@ from tests.interruptions import (
     ended,
     final,
     interrupted,
-    lines,
     rows,
     run_with_kills,
     size,
@@ -109,13 +110,15 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_later(tmp_path, whole):
         (["--run=elsewhere"], "--resume continues in the run's own folder"),
     ],
 )
-def test_another_configuration_is_refused(tmp_path, whole, flags, line):
+def test_another_configuration_is_refused(whole, flags, line, monkeypatch, capsys):
     before = sorted(whole.glob("**/*"))
-    code = ended(
-        start("anakin", "train", f"--resume={whole}", *flags, output=tmp_path / "said")
-    )
-    (text,) = lines(tmp_path / "said")
-    assert code == 2 and line in text
+    monkeypatch.setattr(sys, "argv", ["anakin", "train", f"--resume={whole}", *flags])
+    monkeypatch.setattr(command.parallel, "use_cpu_cores", lambda *_, **__: None)
+    with pytest.raises(SystemExit) as stop:
+        command.main()
+    said = capsys.readouterr()
+    (text,) = (said.out + said.err).splitlines()
+    assert stop.value.code == 2 and line in text
     assert sorted(whole.glob("**/*")) == before
 
 

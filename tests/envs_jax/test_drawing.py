@@ -51,16 +51,16 @@ def test_pictures_show_the_state(environment):
     def play(key):
         start, _ = environment.initial_state(key)
         states = jax.lax.scan(step, start, jax.random.split(key, 5))[1]
-        return states, jax.vmap(environment.render)(states)
+        alone = environment.render(jax.tree.map(lambda leaf: leaf[0], states))
+        fresh, _ = environment.initial_state(jax.random.fold_in(key, 1))
+        return jax.vmap(environment.render)(states), alone, environment.render(fresh)
 
-    states, pictures = play(jax.random.key(0))
-    assert pictures.dtype == jnp.uint8 and pictures.shape[::3] == (5, 3)
+    pictures, alone, fresh = jax.device_get(play(jax.random.key(0)))
+    assert pictures.dtype == np.uint8 and pictures.shape[::3] == (5, 3)
     assert 32 <= min(pictures.shape[1:3]) and 64 <= max(pictures.shape[1:3]) <= 128
-    alone = environment.render(jax.tree.map(lambda leaf: leaf[0], states))
     assert (alone != pictures[0]).mean() < 0.01  # edges may differ by rounding
     if not isinstance(environment, Bandit):  # one step, one state
         assert (pictures[0] != pictures[-1]).any()
-    fresh = environment.render(environment.initial_state(jax.random.key(1))[0])
     assert (fresh != pictures[-1]).any()
 
 

@@ -101,15 +101,18 @@ def test_a_resumed_run_has_new_seeds_and_evaluations_have_the_same(
     ],
 )
 def test_a_signal_ends_a_run_soon(number, code, tmp_path):
-    process = start("train", *SMALL, "--total-steps", str(10**12), cwd=tmp_path)
+    arguments = *SMALL, "--total-steps", str(2 * 10**6), "--run", "run"
+    process = start("train", *arguments, cwd=tmp_path)
+    metrics = tmp_path / "run" / "metrics.jsonl"
     try:
-        # A row is a hundredth of the run: the signal comes while it is under way.
-        for line in process.stdout:
-            if "compiling" in line:
-                break
-        time.sleep(15)
+        # A row is a hundredth of the run: the signal comes while another is under way.
+        while process.poll() is None and not (
+            metrics.exists() and metrics.stat().st_size
+        ):
+            time.sleep(0.1)
         process.send_signal(number)
         assert process.wait(timeout=300) == code  # seconds, where nothing else runs
+        assert rows_of(tmp_path / "run")[-1]["steps"] < 2 * 10**6
     finally:
         process.kill()
         process.communicate()

@@ -1,5 +1,6 @@
 """Replay on learner cores: each part of a trajectory is inserted, by the core that learns."""
 
+import functools
 import itertools
 
 import jax
@@ -21,13 +22,10 @@ def make_environment(thread):
     return host_environments.make("jax:catch", BATCH, thread, 1, options)
 
 
-def trained(folder, *stops):
-    """Rows and the last state, in lock-step, of a run that is stopped and resumed.
-
-    Two updates a trajectory, on two learner cores: each inserts two trajectories.
-    """
+@functools.cache
+def make_agent():
     example = make_environment(0)
-    agent = from_flags.make_agent(
+    return from_flags.make_agent(
         from_flags.Parts(
             algorithm.of(impala),
             impala.Config(),
@@ -39,12 +37,19 @@ def trained(folder, *stops):
             unroll_length=LENGTH,
         )
     )
+
+
+def trained(folder, *stops):
+    """Rows and the last state, in lock-step, of a run that is stopped and resumed.
+
+    Two updates a trajectory, on two learner cores: each inserts two trajectories.
+    """
     told = []
     for stop in (*stops, LAST):
         learned = itertools.count(1)
         with Checkpoints(folder) as checkpoints:
             for state, row in training.train(
-                agent,
+                make_agent(),
                 make_environment,
                 unroll_length=LENGTH,
                 total_steps=BATCH * LENGTH * LAST,

@@ -1,5 +1,6 @@
 """A killed run resumes: in lock-step as if nothing had happened."""
 
+import functools
 import itertools
 import random
 import signal
@@ -72,28 +73,33 @@ def test_killed_in_mid_run_simulators_begin_anew_and_all_steps_are_done(tmp_path
 LAST = 20  # trajectories
 
 
-def trained(folder, *stops, **options):
-    """Rows and the last state of a run, stopped after so many trajectories and resumed.
+def make_environment(thread):
+    options = host_environments.default_options("jax:catch")
+    return host_environments.make("jax:catch", 8, thread, 1, options)
 
-    Two updates a trajectory, on two learner cores.
-    """
-    environment = host_environments.default_options("jax:catch")
 
-    def make_environment(thread):
-        return host_environments.make("jax:catch", 8, thread, 1, environment)
-
+@functools.cache
+def make_agent():
     example = make_environment(0)
     network = networks.actor_critic(
         example.observation_spec(),
         example.action_spec(),
         networks.Config(hidden_sizes=(8,)),
     )
+    return impala.make_agent(impala.Config(), network)
+
+
+def trained(folder, *stops, **options):
+    """Rows and the last state of a run, stopped after so many trajectories and resumed.
+
+    Two updates a trajectory, on two learner cores.
+    """
     rows_of_run = []
     for stop in (*stops, LAST):
         learned = itertools.count(1)
         with Checkpoints(folder) as checkpoints:
             for state, row in training.train(
-                impala.make_agent(impala.Config(), network),
+                make_agent(),
                 make_environment,
                 unroll_length=3,
                 cores=cores.split(jax.devices()[:3], 1, 2),

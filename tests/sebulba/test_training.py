@@ -1,10 +1,10 @@
 """Sebulba: alignment, cores, lag, repeatability, faults."""
 
+import functools
 import gc
 import re
 import threading
 import time
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -19,10 +19,11 @@ from podracer.checkpoints.checkpoint import Checkpoints
 from podracer.errors import UserError
 from podracer.metrics import merge
 from sebulba import actor, cores, report, starting, training, transport
-from tests.agents import counting
+from tests.agents import counting, reinforce
 from tests.environments import HostCounter
 
 
+@functools.cache
 def make_agent(**config):
     environment = HostCounter()
     network = networks.actor_critic(
@@ -55,6 +56,7 @@ def actor_threads():
     return [t for t in threading.enumerate() if t.name.startswith("actor ")]
 
 
+@functools.cache
 def watcher() -> Agent:
     """An agent that learns nothing: its state is the sum of what trajectories show.
 
@@ -108,13 +110,15 @@ def test_any_split_of_any_cores(devices, split, batch_size):
     before = threading.active_count()
     state, metrics = last(
         train(
-            environment=lambda: HostCounter(batch_size),
+            reinforce(observations=1, actions=2),
+            lambda: HostCounter(batch_size),
             devices=devices,
             split=split,
             total_steps=3 * batch_size * 10,
         )
     )
     assert metrics["updates"] == 10 == int(state.updates)
+    assert int(state.learner.shared["updates"]) == 10
     for leaf in jax.tree.leaves(state.learner.shared):
         copies = {np.asarray(x.data).tobytes() for x in leaf.addressable_shards}
         assert len(copies) == 1
@@ -214,7 +218,7 @@ def test_a_row_that_is_all_compilation_has_no_rates_and_no_time():
 
 def test_the_advice_is_another_setting():
     row = {"seconds": 1.0, "learner_waiting": 0.0, "actors_waiting": 0.9}
-    advice = partial(report.advice, [row], cores.split(jax.devices()[:2]))
+    advice = functools.partial(report.advice, [row], cores.split(jax.devices()[:2]))
     larger = "try a larger --batch-size"
     assert advice(2, None).endswith(f"{larger}, or --threads-per-core 1")
     assert advice(1, None).endswith(larger)

@@ -119,11 +119,13 @@ def test_terminations_and_truncations_are_distinguished(environment, parts):
 def test_agents_train_in_fakes(name, parts):
     environment = FAKES[name]
     network = networks.actor_critic(
-        environment.observation_spec(), environment.action_spec()
+        environment.observation_spec(),
+        environment.action_spec(),
+        networks.Config(hidden_sizes=(4,)),
     )
     agent = impala.make_agent(impala.Config(), network)
     *_, (_, metrics) = anakin.train(
-        agent, environment, batch_size=2, unroll_length=8, total_steps=32, cores=2
+        agent, environment, batch_size=2, unroll_length=8, total_steps=32, cores=1
     )
     assert metrics["episodes"] > 0 and np.isfinite(metrics["loss/total"])
 
@@ -169,8 +171,8 @@ def test_every_episode_of_a_benchmark_has_rules_of_its_own(parts):
     environment = xland.XLand(FakeXLand(), Rules(), FakeBenchmark())
     envs_jax.check(environment, steps=20)
     keys = jax.random.split(jax.random.key(0), 200)
-    state, _ = jax.vmap(environment.initial_state)(keys)
-    plain, _ = jax.vmap(FAKES["xland"].initial_state)(keys)
+    state, _ = jax.jit(jax.vmap(environment.initial_state))(keys)
+    plain, _ = jax.jit(jax.vmap(FAKES["xland"].initial_state))(keys)
     assert set(plain.position.tolist()) == {-1, 0, 1}
     assert set(state.position.tolist()) == {-3, -2, -1, 0, 1}
 

@@ -158,17 +158,17 @@ def test_the_cue_is_seen_from_the_fork_of_small_memories_only(size, seen):
     world = Memory(size)
     step = jax.jit(world.step)
     key = jax.random.key(0)
-    state, timestep = world.initial_state(key)
+    state, timestep = jax.jit(world.initial_state)(key)
     for action in [FORWARD] * (size - 3) + [TURN_LEFT] * 2:
-        state, timestep = step(key, state, jnp.int32(action))
-    objects = timestep.observation[..., [KEY, BALL]]
+        state, timestep = step(key, state, np.int32(action))
+    objects = np.asarray(timestep.observation)[..., [KEY, BALL]]
     assert objects.sum() == seen  # two are at the fork
 
 
 def test_the_reward_falls_with_time_and_the_limit_truncates():
     world = make("grid-empty", size=5)
-    step = jax.jit(world.step)
-    state, timestep = world.initial_state(jax.random.key(0))
+    start, step = jax.jit(world.initial_state), jax.jit(world.step)
+    state, timestep = start(jax.random.key(0))
     for action in (FORWARD, FORWARD, TURN_RIGHT, FORWARD, FORWARD):
         assert not timestep.last()
         state, timestep = step(jax.random.key(0), state, action)
@@ -176,7 +176,7 @@ def test_the_reward_falls_with_time_and_the_limit_truncates():
     assert timestep.reward == pytest.approx(1 - 0.9 * 5 / 100)
 
     assert isinstance(world, TimeLimit) and world.max_steps == 100
-    state, timestep = world.initial_state(jax.random.key(0))
+    state, timestep = start(jax.random.key(0))
     for _ in range(100):
         assert not timestep.last()
         state, timestep = step(jax.random.key(0), state, NOTHING)
@@ -184,8 +184,8 @@ def test_the_reward_falls_with_time_and_the_limit_truncates():
 
 
 def test_a_picture_shows_squares_and_the_agent():
-    state, _ = DoorKey(6).initial_state(jax.random.key(0))
-    picture = np.asarray(DoorKey(6).render(state))
+    state, _ = jax.jit(DoorKey(6).initial_state)(jax.random.key(0))
+    picture = np.asarray(jax.jit(DoorKey(6).render)(state))
     assert picture.shape == (48, 48, 3) and picture.dtype == np.uint8
     tiles = picture.reshape(6, 8, 6, 8, 3)
     red = (tiles == (255, 0, 0)).all(-1).any((1, 3))

@@ -25,7 +25,7 @@ def test_chain_reveals_the_correct_action_and_pays_for_it(task):
         return jnp.where(timestep.first(), answer, jax.random.bernoulli(key)) * 1
 
     environment = LPGChain(task, instance=1)
-    state, _ = environment.initial_state(jax.random.key(0))
+    state, _ = jax.jit(environment.initial_state)(jax.random.key(0))
     length = int(state.length)
     timesteps = play(environment, policy, length, copies=512)
     np.testing.assert_array_equal(timesteps.last().any(0), [False] * length + [True])
@@ -59,7 +59,7 @@ def test_chain_lengths_belong_to_instances(task):
         start = jax.vmap(LPGChain(task, instance).initial_state)
         return start(jax.random.split(jax.random.key(0), 3))[0].length
 
-    lengths = np.array(jax.vmap(lengths)(jnp.arange(500)))
+    lengths = np.array(jax.jit(jax.vmap(lengths))(jnp.arange(500)))
     assert (lengths == lengths[:, :1]).all()
     row = TASKS[task]
     assert {*lengths[:, 0]} == {*range(row.shortest, row.longest + 1)}

@@ -107,11 +107,16 @@ def test_a_random_policy_has_the_mean_return_of_the_original(name):
 @pytest.mark.parametrize("name", GAMES)
 def test_a_picture_shows_the_player(name):
     game = GAMES[name]()
-    state, timestep = game.initial_state(jax.random.key(0))
-    picture = game.render(state)
-    assert picture.shape == (80, 80, 3) and picture.dtype == jnp.uint8
-    seen = np.asarray(timestep.observation).any(-1)
-    np.testing.assert_array_equal(np.asarray(picture).any(-1)[::8, ::8], seen)
+
+    @jax.jit
+    def start():
+        state, timestep = game.initial_state(jax.random.key(0))
+        return timestep, game.render(state)
+
+    timestep, picture = jax.device_get(start())
+    assert picture.shape == (80, 80, 3) and picture.dtype == np.uint8
+    seen = timestep.observation.any(-1)
+    np.testing.assert_array_equal(picture.any(-1)[::8, ::8], seen)
 
 
 def test_sticky_actions_are_a_probability():
