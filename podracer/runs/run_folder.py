@@ -55,7 +55,7 @@ def created(
 ) -> Iterator[Path]:
     """Creates the folder of a new run, writes its `config.json` and holds it, see `held`.
 
-    Without a path it is a new `runs/<name>-<time>`. `config` is made of dictionaries,
+    It is absolute. Without a path it is a new `runs/<name>-<time>`. `config` is made of dictionaries,
     dataclasses and plain values. Raises UserError, and changes nothing, if it cannot
     write, if the folder holds a run and `overwrite` is not set, or if another process
     writes the run.
@@ -63,7 +63,7 @@ def created(
     text = _description(config)
     with contextlib.ExitStack() as lock:
         with writing(path or "runs"), contextlib.ExitStack() as undo:
-            folder = fresh(name) if path is None else Path(path)
+            folder = (fresh(name) if path is None else Path(path)).absolute()
             if is_new := path is None or not folder.is_dir():
                 folder.mkdir(parents=True, exist_ok=path is None)
             check_free(folder, overwrite)  # first: no lock where no run is

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -131,6 +132,25 @@ def test_bad_input_is_one_line_and_exit_code_2(
     error = capsys.readouterr().err
     assert line in error and error.count("\n") == 1
     assert not list(tmp_path.iterdir())  # nothing half-written
+
+
+def test_an_environment_that_changes_the_directory_moves_no_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command.parallel, "use_cpu_cores", lambda *_, **__: None)
+    (tmp_path / "elsewhere").mkdir()
+    environment = [
+        "--env",
+        "tests.environments:Wanderer",
+        "--env.place",
+        str(tmp_path / "elsewhere"),
+    ]
+    small = ["--total-steps", "1000", "--network.hidden-sizes", "4", "--cores", "1"]
+    command.train([*environment, *small, "--quiet", "--run", "runs/mine"])
+    assert Path.cwd() == tmp_path / "elsewhere" and not [*Path.cwd().iterdir()]
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert {"config.json", "checkpoints", "curve.png"} <= {
+        *map(str, os.listdir(folder))
+    }
 
 
 @pytest.mark.parametrize("flags", [[], ["--seeds", "2"], ["--overwrite"]])

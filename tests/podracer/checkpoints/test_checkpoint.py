@@ -253,6 +253,8 @@ def test_what_cannot_be_read_again_is_noticed_at_once(tmp_path):
     """In a folder whose name Orbax takes for a pattern, it writes what it cannot read."""
     folder = tmp_path / "ppo [lr]"
     folder.mkdir()
-    with Checkpoints(folder / "checkpoints") as checkpoints:
-        with pytest.raises(UserError, match="3: written, but cannot be read: "):
-            checkpoints.save(make_state(3), None)
+    with (
+        Checkpoints(folder / "checkpoints") as checkpoints,
+        pytest.raises(UserError, match="3: written, but cannot be read: "),
+    ):
+        checkpoints.save(make_state(3), None)

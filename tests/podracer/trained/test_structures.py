@@ -32,8 +32,8 @@ def test_a_spec_comes_back_out_of_json(seed):
     spec = spec_of(seed)
     after = spec_json.decode(json.loads(json.dumps(spec_json.encode(spec))))
     assert jax.tree.leaves(after) == jax.tree.leaves(spec)
-    paths = [jax.tree_util.tree_flatten_with_path(x)[0] for x in (spec, after)]
-    assert [[path for path, _ in x] for x in paths][0] == [path for path, _ in paths[1]]
+    before, now = (jax.tree_util.tree_leaves_with_path(x) for x in (spec, after))
+    assert [path for path, _ in before] == [path for path, _ in now]
     arrays = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), spec)
     for seen in (
         spec_json.as_spec(after, arrays),
