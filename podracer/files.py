@@ -1,30 +1,80 @@
-"""Writing files atomically, locks, and one line where the system refuses."""
+"""Reading and atomic writing of files in folders that others may have filled, and locks.
+
+Nothing is written through a link that lies there, and only regular files of a sane size are
+read: a pipe or a device would never end. One line says where the system refuses.
+"""
 
 import contextlib
+import errno
 import fcntl
 import os
+import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 from podracer.errors import UserError
 
+MOST = 2**30  # bytes of a file that is read at once
+LINK = "a link, to somewhere else; remove it"
+
 
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[Path]:
     """A temporary path, renamed to `path` at the end, or removed after an error.
 
-    Raises UserError if it cannot write.
+    It lies in a new folder beside `path`, which nobody else may enter. Raises UserError if
+    it cannot write.
     """
     if not path.name:  # "." or "/"
         raise UserError(f"{path}: cannot write: a folder; name a file in it")
-    temporary = path.with_name(f".{path.name}.tmp")
-    with writing(path):
-        try:
-            yield temporary
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+    with (
+        writing(path),
+        tempfile.TemporaryDirectory(prefix=".writing-", dir=path.parent) as folder,
+    ):
+        temporary = Path(folder, path.name)
+        yield temporary
+        os.replace(temporary, path)
+
+
+def regular(path: str, flags: int) -> int:
+    """The `opener` of `open` for a regular file; to be written, it must not be a link.
+
+    Raises OSError otherwise, at once, also where the file is a pipe.
+    """
+    if flags & (os.O_WRONLY | os.O_RDWR):
+        flags |= os.O_NOFOLLOW
+    try:
+        number = os.open(path, flags | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK) and os.path.islink(path):
+            raise OSError(error.errno, LINK, path) from None
+        raise
+    mode = os.fstat(number).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(number)
+        is_folder = stat.S_ISDIR(mode)
+        raise OSError(
+            errno.EISDIR if is_folder else errno.EINVAL,
+            os.strerror(errno.EISDIR) if is_folder else "not a regular file",
+            path,
+        )
+    return number
+
+
+def read(path: str | Path, most: int = MOST) -> bytes:
+    """The bytes of a regular file. Raises OSError, also where there are more than `most`."""
+    with open(path, "rb", opener=regular) as file:
+        if os.fstat(file.fileno()).st_size > most:
+            raise OSError(errno.EFBIG, f"more than {most:,} bytes", str(path))
+        return file.read(most)
+
+
+def check_no_link(path: Path) -> None:
+    """Raises UserError where writing to `path` would write elsewhere."""
+    if path.is_symlink():
+        raise UserError(f"{path}: cannot write: {LINK}")
 
 
 @contextlib.contextmanager
@@ -42,7 +92,7 @@ def locked(path: Path) -> Iterator[None]:
 
     Raises BlockingIOError if another process has the lock.
     """
-    with open(path, "a") as file:
+    with open(path, "a", opener=regular) as file:
         _lock(file, fcntl.LOCK_EX)
         yield
 
@@ -50,7 +100,7 @@ def locked(path: Path) -> Iterator[None]:
 def is_locked(path: Path) -> bool:
     """Whether a process has the lock of a file."""
     try:
-        with open(path) as file:
+        with open(path, opener=regular) as file:
             _lock(file, fcntl.LOCK_SH)
     except BlockingIOError:
         return True

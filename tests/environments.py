@@ -1,6 +1,7 @@
 """Small environments that make a single property visible."""
 
 import dataclasses
+import os
 from typing import Any
 
 import dm_env
@@ -37,6 +38,17 @@ class Counter:
 
     def action_spec(self) -> Any:
         return specs.DiscreteArray(2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanderer(Counter):
+    """It changes the directory of the process, as some simulators do."""
+
+    place: str = "/"
+
+    def initial_state(self, key):
+        os.chdir(self.place)
+        return super().initial_state(key)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -58,6 +58,7 @@ class Checkpoints:
         self._orbax, self.folder, self._config = orbax, Path(folder), config
         self.restored_updates = 0  # updates of the checkpoint that was read
         self._saving = 0  # updates of the one being written
+        self._is_tried = False  # that what this run writes can be read
         self._saved_time, self._saved_steps = time.monotonic(), 0
         self._stack = contextlib.ExitStack()
         self._manager = None  # until the first save
@@ -105,8 +106,9 @@ class Checkpoints:
           metrics: of the last report; `episode_return` decides which checkpoint is best.
 
         Raises:
-          UserError: this checkpoint, or the previous one, cannot be written, or the cores
-            disagree on what they share. The checkpoints on disk are kept.
+          UserError: this checkpoint, or the previous one, cannot be written, the cores
+            disagree on what they share, or the first that was written cannot be read. The
+            checkpoints on disk are kept.
         """
         parallel.check_shared(state)  # a diverged run is not kept
         metrics, args = metrics or {}, self._orbax.args
@@ -123,6 +125,10 @@ class Checkpoints:
                     metrics={retention.RETURN: _number(metrics.get(retention.RETURN))},
                     args=args.Composite(**{ITEM: item}),
                 )
+                if not self._is_tried:
+                    self._manager.wait_until_finished()
+                    reading.check_readable(self._path(updates) / ITEM, state)
+                    self._is_tried = True
         self._saved_time = time.monotonic()
         self._saved_steps = metrics.get("steps", self._saved_steps)
 

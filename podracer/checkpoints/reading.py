@@ -21,6 +21,25 @@ def without_empty(state: Any) -> Any:
     return jax.tree.map(lambda x: x if x.size else np.float32(0), state)
 
 
+def check_readable(item: Path, state: Any) -> None:
+    """Raises UserError where a checkpoint that was just written is not what it should be.
+
+    Checksums show that bytes are as they were written, and not that they can be restored.
+    """
+    try:
+        saved = _leaf_names(_read_metadata(item))
+    except Exception as error:  # whatever Orbax finds
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:100]
+        raise UserError(
+            f"{item.parent}: written, but cannot be read: {reason}"
+        ) from error
+    if lost := _leaf_names(state) - saved:
+        raise UserError(
+            f"{item.parent}: written, but cannot be read: without {min(lost)}; try another "
+            "folder"
+        )
+
+
 def read_state(item: Path, state: Any, layout: Any) -> Any:
     """The arrays in the folder `item`, placed as those of `state`, a NamedTuple.
 
@@ -127,7 +146,7 @@ def _target(saved: Any, path: tuple, x: jax.Array, word: str) -> jax.ShapeDtypeS
     for entry in path:
         key = getattr(entry, "name", getattr(entry, "key", getattr(entry, "idx", None)))
         try:
-            saved = saved[key if isinstance(saved, dict | list | tuple) else str(key)]
+            saved = saved[key if isinstance(saved, list | tuple) else str(key)]
         except (KeyError, IndexError, TypeError):
             raise UserError(
                 f"the checkpoint has no {name}: it is of another agent, network or version "

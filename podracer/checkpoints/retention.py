@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from podracer import files
+
 RETURN = "episode_return"
 
 
@@ -36,7 +38,7 @@ class Retention:
             return best_by(checkpoint.metrics)
         path = self._folder / str(checkpoint.step) / "metrics" / "metrics"
         try:
-            return best_by(json.loads(path.read_text()))
+            return best_by(json.loads(files.read(path)))
         except (OSError, ValueError, RecursionError, TypeError, KeyError):
             return -math.inf
 

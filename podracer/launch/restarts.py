@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from podracer import command
+from podracer import command, files
 from podracer.checkpoints import checksums
 from podracer.errors import UserError
 from podracer.runs import run_folder
@@ -71,7 +71,7 @@ def _holds_anothers(run: Commands) -> bool:
     """Whether the command failed before it could be refused in a folder that is taken."""
     places = CONFIG, f"*/{CONFIG}"  # the second is that of a member of --seeds
     known = [x.encode() for x in run.in_config()]  # the file may be damaged
-    texts = [path.read_bytes() for x in places for path in run.folder.glob(x)]
+    texts = [files.read(path) for x in places for path in run.folder.glob(x)]
     return not all(any(x in text for x in known) for text in texts)
 
 

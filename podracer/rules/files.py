@@ -131,7 +131,7 @@ def check_shapes(path: str | Path, weights: PyTree, expected: PyTree) -> None:
 def read(path: str | Path) -> bytes:
     """A file's bytes. Raises UserError where it cannot be read."""
     try:
-        return Path(path).read_bytes()
+        return files.read(path)
     except OSError as error:
         raise UserError(
             f"{path}: cannot read the rule file: {error.strerror or error}"

@@ -110,9 +110,11 @@ def train(
     with command.stopping() as stopped, contextlib.ExitStack() as stack:
         for m in members:  # all of them, before anything is compiled or written
             folder = options.run / m.name if options.run else None
+            if folder:
+                files.check_no_link(folder)
             run_folder.check_startable(folder, options.overwrite)
         updates = stack.enter_context(contextlib.closing(start(stopped=stopped)))
-        base = options.run or run_folder.fresh(run.name_of(about))
+        base = (options.run or run_folder.fresh(run.name_of(about))).absolute()
         recordings = [
             stack.enter_context(_Recording(base / m.name, m, options, about))
             for m in members

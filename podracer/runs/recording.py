@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+from podracer import files
 from podracer.checkpoints.checkpoint import Checkpoints
 from podracer.errors import UserError
 from podracer.files import atomic, writing
@@ -141,7 +142,8 @@ def _write_state(folder: Path, contents: dict[str, Any]) -> None:
 
 def _rewrite_state(folder: Path, contents: dict[str, Any]) -> None:
     """Takes no more of a full disk than the file that is there."""
-    with writing(folder / STATE), open(folder / STATE, "r+") as file:
+    path = folder / STATE
+    with writing(path), open(path, "r+", opener=files.regular) as file:
         file.write(json.dumps(contents) + "\n")
         file.truncate()
 
@@ -149,7 +151,7 @@ def _rewrite_state(folder: Path, contents: dict[str, Any]) -> None:
 def _check_ours(folder: Path, process: dict[str, Any]) -> None:
     """Raises UserError unless `state.json` is still that of this process."""
     try:
-        ours = process.items() <= json.loads((folder / STATE).read_text()).items()
+        ours = process.items() <= json.loads(files.read(folder / STATE)).items()
     except (FileNotFoundError, NotADirectoryError, ValueError):
         ours = False
     except OSError:

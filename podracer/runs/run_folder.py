@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from podracer import imports
+from podracer import files, imports
 from podracer.errors import UserError
 from podracer.files import atomic, is_locked, locked, writing
 from podracer.parallel import hosts
@@ -32,10 +32,13 @@ WANDB = "wandb"
 PROFILE = "profile"
 LOCK, HOSTS = ".lock", ".hosts"
 STATES = ("running", "finished", "stopped", "failed")
+PATTERN = "*?[\\"  # Orbax takes a path with one of these for a pattern
+MOST_TEXT = 2**26  # bytes of config.json and state.json
 NEVER = 2**40  # seconds since 1970, which no run has started at
 SEEN_SECONDS = 30.0  # limit for a file of one host to be seen by the others
 # Everything that a run may write.
-CONTENTS = (CONFIG, METRICS, CURVE, CHECKPOINTS, STATE, TENSORBOARD, WANDB, PROFILE)
+FOLDERS = (CHECKPOINTS, TENSORBOARD, WANDB, PROFILE)
+CONTENTS = (CONFIG, METRICS, CURVE, STATE, *FOLDERS)
 # What came of it. A folder with these alone holds no run.
 EVALUATION, RULE = RESULTS = ("evaluation.json", "rule.safetensors")
 
@@ -52,7 +55,7 @@ def created(
 ) -> Iterator[Path]:
     """Creates the folder of a new run, writes its `config.json` and holds it, see `held`.
 
-    Without a path it is a new `runs/<name>-<time>`. `config` is made of dictionaries,
+    It is absolute. Without a path it is a new `runs/<name>-<time>`. `config` is made of dictionaries,
     dataclasses and plain values. Raises UserError, and changes nothing, if it cannot
     write, if the folder holds a run and `overwrite` is not set, or if another process
     writes the run.
@@ -60,7 +63,7 @@ def created(
     text = _description(config)
     with contextlib.ExitStack() as lock:
         with writing(path or "runs"), contextlib.ExitStack() as undo:
-            folder = fresh(name) if path is None else Path(path)
+            folder = (fresh(name) if path is None else Path(path)).absolute()
             if is_new := path is None or not folder.is_dir():
                 folder.mkdir(parents=True, exist_ok=path is None)
             check_free(folder, overwrite)  # first: no lock where no run is
@@ -111,7 +114,7 @@ def load_config(folder: str | Path, *needed: str) -> dict[str, Any]:
     """
     path = Path(folder) / CONFIG
     try:
-        description = json.loads(path.read_text())
+        description = json.loads(files.read(path, MOST_TEXT))
     except OSError as error:
         runs = sorted(Path(folder).glob(f"*/{CONFIG}")) if os.path.isdir(folder) else []
         way_out = f"name one of its runs, {runs[0].parent}" if runs else "not a run?"
@@ -159,8 +162,10 @@ def held(folder: str | Path) -> Iterator[None]:
     """Locks a run against other processes that would write it.
 
     The lock ends with the process, however that ends. Raises UserError if another process
-    has it.
+    has it, or if a folder in the run is a link: a run writes nowhere else.
     """
+    for name in FOLDERS:
+        files.check_no_link(Path(folder) / name)
     with contextlib.ExitStack() as stack, writing(folder):
         try:
             stack.enter_context(locked(Path(folder) / LOCK))
@@ -181,12 +186,12 @@ def check_shared(folder: Path) -> None:
 
     def mark() -> str:
         text = secrets.token_hex(8)
-        with writing(path):
-            path.write_text(text)
+        with atomic(path) as temporary:
+            temporary.write_text(text)
         return text
 
     mark, deadline = hosts.lead(mark), time.monotonic() + SEEN_SECONDS
-    while not path.is_file() or path.read_text() != mark:
+    while not path.is_file() or files.read(path) != mark.encode():
         if time.monotonic() > deadline:
             raise UserError(
                 f"{folder}: host {hosts.this()} does not see what host 0 writes there: "
@@ -203,7 +208,7 @@ def is_held(folder: str | Path) -> bool:
 def load_state(folder: Path) -> dict[str, Any]:
     """What `recording.track_state` wrote, but "stopped" if the process died; empty if damaged."""
     try:
-        state = json.loads((folder / STATE).read_text())
+        state = json.loads(files.read(folder / STATE, MOST_TEXT))
         started = state.get("started", 0)
         known = state["state"] in STATES and type(started) in (int, float)
     except (OSError, ValueError, RecursionError, TypeError, KeyError, AttributeError):
@@ -234,12 +239,18 @@ def check_startable(folder: Path | None, overwrite: bool) -> None:
     place = Path("runs") if folder is None else folder
     try:
         with writing(place):  # its name may be too long
-            str(place.absolute()).encode()
+            whole = str(place.absolute())
+            whole.encode()
             exists = folder is not None and folder.is_dir()
     except UnicodeEncodeError:  # Orbax could not write there
         raise UserError(
             f"{str(place)!a}: its path is not valid UTF-8; choose another folder"
         ) from None
+    if magic := [x for x in whole if x in PATTERN]:
+        raise UserError(
+            f"{whole}: has {magic[0]!r} in its path, where checkpoints could not be read "
+            "again; choose another folder"
+        )
     if exists:
         if is_held(folder):
             raise UserError(

@@ -1,17 +1,31 @@
 """Specs of observations and actions as JSON: a run's folder says what its agent sees."""
 
+import collections
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 from dm_env import specs
 
 
 def encode(spec: Any) -> Any:
-    """A tree of dm_env specs as plain values; NamedTuples become tuples."""
+    """A tree of dm_env specs as plain values.
+
+    Dictionaries may have keys of text or integers; NamedTuples keep their names. Raises
+    ValueError for other keys.
+    """
     if isinstance(spec, dict):
-        return {"dict": {name: encode(part) for name, part in spec.items()}}
+        if all(type(key) is str for key in spec):
+            return {"dict": {key: encode(part) for key, part in spec.items()}}
+        if all(type(key) is int for key in spec):
+            return {"integers": [[key, encode(part)] for key, part in spec.items()]}
+        raise ValueError(f"an observation has the keys {[*spec]}: all text, or all int")
+    if hasattr(spec, "_fields"):
+        parts = [[name, encode(part)] for name, part in spec._asdict().items()]
+        return {"named": type(spec).__name__, "fields": parts}
     if isinstance(spec, tuple):
         return {"tuple": [encode(part) for part in spec]}
     if isinstance(spec, specs.DiscreteArray):
@@ -29,6 +43,11 @@ def decode(plain: Any) -> Any:
     """The specs of which `encode` made this; some exception where it is no such thing."""
     if "dict" in plain:
         return {name: decode(part) for name, part in plain["dict"].items()}
+    if "integers" in plain:
+        return {int(key): decode(part) for key, part in plain["integers"]}
+    if "named" in plain:
+        names, parts = zip(*plain["fields"], strict=True)
+        return _named_tuple(plain["named"], names)(*map(decode, parts))
     if "tuple" in plain:
         return tuple(map(decode, plain["tuple"]))
     dtype = np.dtype(plain["dtype"])
@@ -42,18 +61,40 @@ def decode(plain: Any) -> Any:
     return specs.BoundedArray(plain["shape"], dtype, low, high)
 
 
+@functools.cache  # two types of the same names are different trees to JAX
+def _named_tuple(name: str, fields: tuple[str, ...]) -> type:
+    return collections.namedtuple(name, fields)
+
+
+def in_types_of(spec: Any, tree: Any) -> Any:
+    """A tree in the NamedTuple types of a decoded spec, if all names are the same."""
+    paths = [
+        [path for path, _ in jax.tree_util.tree_leaves_with_path(x)]
+        for x in (spec, tree)
+    ]
+    if paths[0] != paths[1]:
+        return tree
+    return jax.tree.unflatten(jax.tree.structure(spec), jax.tree.leaves(tree))
+
+
 def as_spec(spec: Any, tree: Any) -> Any:
     """A tree of arrays or numbers in the structure and types of a spec.
 
-    Dictionaries may be in any order; any sequence is a tuple. Raises ValueError where the
-    names or a length differ, and for a number that the spec's type does not have.
+    Dictionaries may be in any order; any sequence is a tuple, and a NamedTuple also a
+    dictionary or NamedTuple of its names. Raises ValueError where the names or a length
+    differ, and for a number that the spec's type does not have.
     """
     if isinstance(spec, dict):
         if not isinstance(tree, Mapping) or tree.keys() != spec.keys():
-            raise ValueError(
-                f"{_what(tree)}; it must be a dictionary of {', '.join(spec)}"
-            )
+            names = ", ".join(map(str, spec))
+            raise ValueError(f"{_what(tree)}; it must be a dictionary of {names}")
         return {name: as_spec(part, tree[name]) for name, part in spec.items()}
+    if hasattr(spec, "_fields"):
+        if hasattr(tree, "_fields"):
+            tree = tree._asdict()
+        if isinstance(tree, Mapping):
+            return type(spec)(**as_spec(spec._asdict(), tree))
+        return type(spec)(*as_spec(tuple(spec), tree))
     if isinstance(spec, tuple):
         if not isinstance(tree, Sequence) or len(tree) != len(spec):
             raise ValueError(f"{_what(tree)}; it must be {len(spec)} arrays")

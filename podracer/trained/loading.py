@@ -1,7 +1,7 @@
 """A trained agent from its run folder, without a runner."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,7 +68,7 @@ def restore(
         run.check_trusted(stored, {"trust": trust}, AGENTS, lambda env: False)
     with _damaged(stored):
         specs = [spec_json.decode(stored.specs[x]) for x in ("observation", "action")]
-        agent = agent or _agent(stored, *specs)
+        agent = agent or _in_types_of(specs[0], _agent(stored, *specs))
         fresh = jax.eval_shape(agent.initial_learner_state, jax.random.key(0))
     checkpoints = Checkpoints(stored.folder / run_folder.CHECKPOINTS)
     shared = checkpoints.restore_shared(fresh.shared, updates)
@@ -100,6 +100,21 @@ def _agent(stored: run.StoredRun, observation_spec: Any, action_spec: Any) -> Ag
             stored.specs["frame_stack"],
             make_network,
         )
+    )
+
+
+def _in_types_of(observation_spec: Any, agent: Agent) -> Agent:
+    """The agent, which takes an environment's own NamedTuples for those of the spec."""
+
+    def of(actor_step: Callable) -> Callable:
+        def step(key: Any, params: Any, state: Any, timestep: Any) -> Any:
+            seen = spec_json.in_types_of(observation_spec, timestep.observation)
+            return actor_step(key, params, state, timestep._replace(observation=seen))
+
+        return step
+
+    return agent._replace(
+        actor_step=of(agent.actor_step), greedy_actor_step=of(agent.greedy_actor_step)
     )
 
 

@@ -127,7 +127,11 @@ def configure(
     )
     config = command.parse(default, argv, f"{program} {kind.__name__.lower()}", shown)
     agent = chosen.algorithm.pinned(config.agent, config.network)
-    config = dataclasses.replace(config, agent=agent)
+    # An environment may change the directory.
+    folders = {x: getattr(config.keep, x) for x in ("run", "resume")}
+    absolute = {name: path and path.absolute() for name, path in folders.items()}
+    keep = dataclasses.replace(config.keep, **absolute)
+    config = dataclasses.replace(config, agent=agent, keep=keep)
     refuse_changes(default, config)
     _check_inputs_stay(config)
     if config.keep.resume is None:

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from podracer import files
 from podracer.errors import UserError
 from podracer.runs import run
 
@@ -49,7 +50,7 @@ def _loaded(path: Path) -> dict[str, Any]:
     number = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, [*"-+0123456789"])
     try:
-        text = path.read_text()
+        text = files.read(path).decode()
         loaded = json.loads(text) if path.suffix == ".json" else yaml.load(text, Loader)
     except OSError as error:
         raise UserError(f"--config {path}: {error.strerror}") from error

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -133,6 +134,25 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert not list(tmp_path.iterdir())  # nothing half-written
 
 
+def test_an_environment_that_changes_the_directory_moves_no_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command.parallel, "use_cpu_cores", lambda *_, **__: None)
+    (tmp_path / "elsewhere").mkdir()
+    environment = [
+        "--env",
+        "tests.environments:Wanderer",
+        "--env.place",
+        str(tmp_path / "elsewhere"),
+    ]
+    small = ["--total-steps", "1000", "--network.hidden-sizes", "4", "--cores", "1"]
+    command.train([*environment, *small, "--quiet", "--run", "runs/mine"])
+    assert Path.cwd() == tmp_path / "elsewhere" and not [*Path.cwd().iterdir()]
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert {"config.json", "checkpoints", "curve.png"} <= {
+        *map(str, os.listdir(folder))
+    }
+
+
 @pytest.mark.parametrize("flags", [[], ["--seeds", "2"], ["--overwrite"]])
 def test_a_folder_that_cannot_be_written_is_refused_before_compilation(
     flags, tmp_path, monkeypatch
@@ -169,7 +189,7 @@ def test_a_run_ends_early_at_a_return_and_leaves_a_profile(
     said = capsys.readouterr().out
     assert "stopped early: mean return" in said and "has reached -0.5" in said
     assert list((tmp_path / "run" / "profile").glob("**/*.trace.json.gz"))
-    assert "profile: open run/profile" in said
+    assert f"profile: open {tmp_path}/run/profile" in said
 
 
 def test_a_run_that_is_no_longer_finite_stops_and_says_so(

@@ -247,3 +247,14 @@ def test_when_one_is_due(tmp_path):
     with by_steps:
         by_steps.save(make_state(1), {"steps": 101})
         assert not by_steps.is_due({"steps": 199}) and by_steps.is_due({"steps": 200})
+
+
+def test_what_cannot_be_read_again_is_noticed_at_once(tmp_path):
+    """In a folder whose name Orbax takes for a pattern, it writes what it cannot read."""
+    folder = tmp_path / "ppo [lr]"
+    folder.mkdir()
+    with (
+        Checkpoints(folder / "checkpoints") as checkpoints,
+        pytest.raises(UserError, match="3: written, but cannot be read: "),
+    ):
+        checkpoints.save(make_state(3), None)

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import os
 import resource
 from pathlib import Path
 
@@ -63,9 +64,9 @@ def test_a_line_cut_short_is_no_line(path, tail):
     assert all(map(json.loads, path.read_text().splitlines()))
 
 
-def test_a_full_disk_says_so(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    path.symlink_to("/dev/full")
+def test_a_full_disk_says_so(path, monkeypatch):
+    full = lambda _, flags: os.open("/dev/full", flags)
+    monkeypatch.setattr("podracer.metrics.lines.regular", full)
     with pytest.raises(UserError, match=r"metrics\.jsonl: cannot write: No space left"):
         write(path, {"steps": 1})
 

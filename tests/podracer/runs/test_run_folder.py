@@ -165,3 +165,13 @@ def test_a_program_started_as_a_module_has_its_name(tmp_path, monkeypatch):
     folder = run_folder.create(tmp_path, {})
     command = json.loads((folder / "config.json").read_text())["command"]
     assert command == "anakin train --run 'a b'"
+
+
+@pytest.mark.parametrize("name", ["ppo [lr 1e-3]", "a*b", "what?", "a\\b"])
+def test_a_path_that_is_a_pattern_to_orbax_is_refused(name, tmp_path, monkeypatch):
+    with pytest.raises(UserError, match=r"has '[\[*?\\]+' in its path"):
+        run_folder.check_startable(tmp_path / name / "run", False)
+    (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / name)
+    with pytest.raises(UserError, match="choose another folder"):
+        run_folder.check_startable(None, False)

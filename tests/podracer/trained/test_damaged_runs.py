@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import stat
 from typing import NamedTuple
 
 import jax
@@ -228,6 +229,40 @@ def test_any_value_may_be_odd(case, tmp_path, seed):
     value = chance.choice([*ODD, places] if where else ODD)
     path.write_text(json.dumps(replaced(tree, where, value)))
     check_everything(case, folder)
+    shutil.rmtree(folder.parent)
+
+
+# In place of a file: (its path, somebody else's folder) -> None
+NO_FILES = {
+    "device": lambda path, other: path.symlink_to("/dev/zero"),
+    "pipe": lambda path, other: os.mkfifo(path),
+    "link": lambda path, other: path.symlink_to(other / "file"),
+    "link to nothing": lambda path, other: path.symlink_to(other / "new"),
+    "link to a folder": lambda path, other: path.symlink_to(other),
+    "folder": lambda path, other: path.mkdir(),
+    "socket": lambda path, other: os.mknod(path, stat.S_IFSOCK | 0o600),
+    "large": lambda path, other: path.touch() or os.truncate(path, 2**40),
+}
+
+
+@FUZZ
+@given(seed=st.integers(0, 2**64 - 1))
+@pytest.mark.timeout(600)
+def test_any_file_may_be_none_and_no_other_is_written(case, tmp_path, seed):
+    chance = random.Random(seed)
+    folder = damaged_copy(case, tmp_path)
+    other = folder.parent.parent / f"{folder.parent.name}-others"
+    other.mkdir()
+    (other / "file").write_text("theirs")
+    names = ["config.json", "state.json", "metrics.jsonl", "checkpoints", "curve.png"]
+    names += [".lock", "profile", "tensorboard", "wandb", "evaluation.json"]
+    names += sorted(str(x.relative_to(folder)) for x in folder.rglob("*"))
+    path = folder / chance.choice(names)
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    NO_FILES[chance.choice([*NO_FILES])](path, other)
+    check_everything(case, folder)
+    assert [x.name for x in other.iterdir()] == ["file"]
+    assert (other / "file").read_text() == "theirs"
     shutil.rmtree(folder.parent)
 
 

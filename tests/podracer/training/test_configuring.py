@@ -111,7 +111,11 @@ def test_an_old_run_is_resumed_as_it_was_configured(program):
     assert found.config.agent == impala.Config(learning_rate=0.5)
     keep = found.config.keep
     assert found.config.replay == Replay()  # which that version did not have
-    assert str(keep.resume) == folder and keep.run is None and keep.stop_at is None
+    assert (
+        keep.resume == Path(folder).absolute()
+        and keep.run is None
+        and keep.stop_at is None
+    )
     with pytest.raises(UserError, match="seed: 0 -> 4; leave the flags out"):
         configure(program, "--resume", folder, "--seed", "4")
     with pytest.raises(UserError, match="--agent is ppo, but run is impala on"):
