@@ -42,11 +42,13 @@ class Mutant(NamedTuple):
     wrong: str
 
 
+AGENTS = "podracer/agents"
+CHECKPOINTS = "podracer/checkpoints"
 CORES = "podracer/parallel/cores.py"
 GRADIENTS = "podracer/learning/gradients.py"
 LOSSES = "podracer/learning/losses.py"
 MINIBATCHES = "podracer/learning/minibatches.py"
-NORMALIZER = "podracer/transformations/normalizer.py"
+TRANSFORMATIONS = "podracer/transformations"
 TESTS = {  # of the part, the quickest first: the first that fails ends the run
     CORES: (
         "tests/podracer/parallel",
@@ -56,7 +58,22 @@ TESTS = {  # of the part, the quickest first: the first that fails ends the run
     GRADIENTS: ("tests/podracer/learning", "tests/anakin/test_agents.py"),
     LOSSES: ("tests/podracer/learning", "tests/podracer/agents/test_impala.py"),
     MINIBATCHES: ("tests/podracer/learning", "tests/podracer/agents/test_ppo.py"),
-    NORMALIZER: ("tests/podracer/transformations/test_normalizer.py",),
+    f"{TRANSFORMATIONS}/normalizer.py": (
+        "tests/podracer/transformations/test_normalizer.py",
+    ),
+    f"{TRANSFORMATIONS}/history.py": (
+        "tests/podracer/transformations/test_history.py",
+    ),
+    f"{TRANSFORMATIONS}/replay.py": ("tests/podracer/transformations/test_replay.py",),
+    f"{AGENTS}/ppo.py": ("tests/podracer/agents/test_ppo.py",),
+    f"{AGENTS}/pqn.py": ("tests/podracer/agents/test_pqn.py",),
+    f"{AGENTS}/impala.py": ("tests/podracer/agents/test_impala.py",),
+    f"{AGENTS}/batch_ppo/update.py": ("tests/podracer/agents/test_batch_ppo.py",),
+    f"{AGENTS}/muzero/agent.py": ("tests/podracer/agents/test_muzero.py",),
+    f"{CHECKPOINTS}/checksums.py": (f"tests/{CHECKPOINTS}",),
+    f"{CHECKPOINTS}/finding.py": (f"tests/{CHECKPOINTS}",),
+    f"{CHECKPOINTS}/reading.py": (f"tests/{CHECKPOINTS}",),
+    f"{CHECKPOINTS}/retention.py": (f"tests/{CHECKPOINTS}",),
 }
 MUTANTS = (
     Mutant(LOSSES, "last()[:-1] | timesteps.first", "last()[:-1] & timesteps.first"),
@@ -91,22 +108,99 @@ MUTANTS = (
     Mutant(CORES, "jax.lax.axis_index(CORE))", "0)"),
     Mutant(CORES, "jnp.where(late > 0, most - late, 0)", "late"),
     Mutant(
-        NORMALIZER,
+        f"{TRANSFORMATIONS}/normalizer.py",
         "/ jnp.maximum(state.count - 1.0, 1.0)",
         "/ jnp.maximum(state.count, 1.0)",
     ),
     Mutant(
-        NORMALIZER,
+        f"{TRANSFORMATIONS}/normalizer.py",
         "variance_sum += jnp.square(delta)",
         "variance_sum += 0 * jnp.square(delta)",
     ),
     Mutant(
-        NORMALIZER, "jnp.add, tuple(new), lost)", "lambda x, y: x, tuple(new), lost)"
+        f"{TRANSFORMATIONS}/normalizer.py",
+        "jnp.add, tuple(new), lost)",
+        "lambda x, y: x, tuple(new), lost)",
     ),
     Mutant(
-        NORMALIZER,
+        f"{TRANSFORMATIONS}/normalizer.py",
         "timestep.first(), 0.0, discount_factor",
         "timestep.last(), 0.0, discount_factor",
+    ),
+    Mutant(
+        f"{TRANSFORMATIONS}/history.py", "timestep.first().resh", "timestep.last().resh"
+    ),
+    Mutant(
+        f"{TRANSFORMATIONS}/history.py",
+        "return acted(history, action), timestep",
+        "return history, timestep",
+    ),
+    Mutant(
+        f"{TRANSFORMATIONS}/replay.py", "ring.filled >= least", "ring.filled > least"
+    ),
+    Mutant(
+        f"{TRANSFORMATIONS}/replay.py", "jnp.mean(x, axis=0), metrics", "x[0], metrics"
+    ),
+    Mutant(f"{AGENTS}/ppo.py", "target = advantage + value", "target = advantage"),
+    Mutant(
+        f"{AGENTS}/ppo.py",
+        "losses.clip_reward(timesteps.reward, config.reward_clipping)",
+        "timesteps.reward",
+    ),
+    Mutant(
+        f"{AGENTS}/pqn.py", "jnp.argmax(values, -1), jnp", "jnp.argmin(values, -1), jnp"
+    ),
+    Mutant(f"{AGENTS}/pqn.py", "batch.mask.size * average.cores", "batch.mask.size"),
+    Mutant(
+        f"{AGENTS}/impala.py", "return average.total(gradients)", "return gradients"
+    ),
+    Mutant(
+        f"{AGENTS}/impala.py", "lambda x: x / count, metrics", "lambda x: x, metrics"
+    ),
+    Mutant(
+        f"{AGENTS}/batch_ppo/update.py", "padding.shape) + padding)", "padding.shape))"
+    ),
+    Mutant(
+        f"{AGENTS}/batch_ppo/update.py",
+        "network.initial_memory(each)",
+        "jax.tree.map(jnp.ones_like, network.initial_memory(each))",
+    ),
+    Mutant(
+        f"{AGENTS}/muzero/agent.py",
+        "if exploring else jnp.float32(0.0)",
+        "if True else jnp.float32(0.0)",
+    ),
+    Mutant(
+        f"{AGENTS}/muzero/agent.py",
+        "(largest > model.support.max_return)",
+        "(largest > 2 * model.support.max_return)",
+    ),
+    Mutant(
+        f"{CHECKPOINTS}/checksums.py",
+        "crc = size + len(chunk), zlib.crc32(chunk, crc)",
+        "crc = size + len(chunk), 0",
+    ),
+    Mutant(f"{CHECKPOINTS}/checksums.py", "if name not in actual:", "if False:"),
+    Mutant(
+        f"{CHECKPOINTS}/finding.py",
+        'if f"{n}" in names), reverse=True)',
+        'if f"{n}" in names))',
+    ),
+    Mutant(
+        f"{CHECKPOINTS}/reading.py", "if shape != x.shape and word", "if False and word"
+    ),
+    Mutant(
+        f"{CHECKPOINTS}/reading.py",
+        "or _leaf_names(saved[name]) != _leaf_names(x))",
+        "or False)",
+    ),
+    Mutant(
+        f"{CHECKPOINTS}/retention.py",
+        "sorted(returns)[-self._keep :]",
+        "sorted(returns)[: self._keep]",
+    ),
+    Mutant(
+        f"{CHECKPOINTS}/retention.py", "x.step in (*best, *newest)", "x.step in newest"
     ),
 )
 
