@@ -77,7 +77,9 @@ TESTS = {  # of the part, the quickest first: the first that fails ends the run
 }
 MUTANTS = (
     Mutant(LOSSES, "last()[:-1] | timesteps.first", "last()[:-1] & timesteps.first"),
-    Mutant(LOSSES, "reward=mask * timesteps.reward[1:]", "reward=timesteps.reward[1:]"),
+    Mutant(
+        LOSSES, "void, 0.0, timesteps.reward[1:])", "void, 1.0, timesteps.reward[1:])"
+    ),
     Mutant(LOSSES, "timesteps.discount[1:] * disc", "timesteps.discount[:-1] * disc"),
     Mutant(LOSSES, "jnp.minimum(clip_c, rho) /", "jnp.minimum(1.0, rho) /"),
     Mutant(
@@ -85,8 +87,8 @@ MUTANTS = (
     ),
     Mutant(
         LOSSES,
-        "stop_gradient((v_tm1, v_t, rho * transitions.mask))",
-        "stop_gradient((v_tm1, v_t, rho))",
+        "jnp.where(transitions.mask == 0.0, 0.0, rho)",
+        "rho",
     ),
     Mutant(
         LOSSES,

@@ -34,8 +34,8 @@ def make_transitions(timesteps: dm_env.TimeStep, discount_factor: float) -> Tran
     void = timesteps.last()[:-1] | timesteps.first()[1:]
     mask = 1.0 - void.astype(jnp.float32)
     return Transitions(
-        reward=mask * timesteps.reward[1:],
-        discount=mask * timesteps.discount[1:] * discount_factor,
+        reward=jnp.where(void, 0.0, timesteps.reward[1:]),
+        discount=jnp.where(void, 0.0, timesteps.discount[1:] * discount_factor),
         mask=mask,
     )
 
@@ -70,7 +70,8 @@ def vtrace(
     """
     chex.assert_rank([v_tm1, v_t, rho], 2)
     chex.assert_equal_shape([v_tm1, v_t, rho, transitions.reward])
-    v_tm1, v_t, rho = jax.lax.stop_gradient((v_tm1, v_t, rho * transitions.mask))
+    rho = jnp.where(transitions.mask == 0.0, 0.0, rho)  # it may be infinite there
+    v_tm1, v_t, rho = jax.lax.stop_gradient((v_tm1, v_t, rho))
     # rlax clips the traces at 1; a lambda for each step moves that limit to clip_c.
     tiny = jnp.finfo(rho.dtype).tiny
     lambda_ = jnp.minimum(clip_c, rho) / jnp.maximum(jnp.minimum(1.0, rho), tiny)

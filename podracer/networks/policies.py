@@ -12,11 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 
 EDGE = 1.0 - 1e-6  # limit of squashed actions: at 1 the inverse of tanh is infinite
-_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(16)  # for means over N(0, 1)
+# For means over N(0, 1): equal steps, which converge fastest for tanh of wide ones.
+_NODES = np.linspace(-5.0, 5.0, 41)
+_WEIGHTS = np.exp(-np.square(_NODES) / 2)
 
 
 class Categorical(NamedTuple):
-    """One of A choices; an action is int32 [...]."""
+    """One of A choices; an action is int32 [...]. A logit of -inf forbids its action."""
 
     logits: jax.Array  # [..., A]
 
@@ -34,12 +36,13 @@ class Categorical(NamedTuple):
 
     def entropy(self) -> jax.Array:
         log_p = jax.nn.log_softmax(self.logits)
-        return -jnp.sum(jnp.exp(log_p) * log_p, -1)
+        return -jnp.sum(jnp.exp(log_p) * _finite(log_p, log_p), -1)
 
     def kl(self, other: "Categorical") -> jax.Array:
         """KL(self || other)."""
         log_p, log_q = (jax.nn.log_softmax(x.logits) for x in (self, other))
-        return jnp.sum(jnp.exp(log_p) * (log_p - log_q), -1)
+        distance = _finite(log_p, log_p) - _finite(log_p, log_q)
+        return jnp.sum(jnp.exp(log_p) * distance, -1)
 
 
 class MultiCategorical(NamedTuple):
@@ -120,13 +123,13 @@ class TanhGaussian(NamedTuple):
         return _squash(self.mean)
 
     def log_prob(self, action: jax.Array) -> jax.Array:
-        before = jnp.arctanh(action)
+        before = jnp.arctanh(jnp.clip(action, -EDGE, EDGE))
         stretch = jnp.sum(_log_slope(before), -1)
         return Gaussian(*self).log_prob(before) - stretch
 
     def entropy(self) -> jax.Array:
-        """By Gauss-Hermite quadrature: there is no closed form."""
-        nodes = self.deviation[..., None] @ jnp.float32(_NODES)[None]  # [..., D, 16]
+        """By the trapezoidal rule: there is no closed form."""
+        nodes = self.deviation[..., None] @ jnp.float32(_NODES)[None]  # [..., D, 41]
         slopes = _log_slope(jnp.expand_dims(self.mean, -1) + nodes)
         stretch = slopes @ jnp.float32(_WEIGHTS / _WEIGHTS.sum())
         return Gaussian(*self).entropy() + jnp.sum(stretch, -1)
@@ -137,6 +140,11 @@ class TanhGaussian(NamedTuple):
 
 
 Policy = Categorical | MultiCategorical | Gaussian | TanhGaussian
+
+
+def _finite(log_p: jax.Array, x: jax.Array) -> jax.Array:
+    """x, but 0 where the action is forbidden: 0 times infinity would be NaN."""
+    return jnp.where(log_p == -jnp.inf, 0.0, x)
 
 
 def _squash(x: jax.Array) -> jax.Array:

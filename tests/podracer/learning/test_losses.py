@@ -147,6 +147,20 @@ def test_vtrace_agrees_with_rlax():
     np.testing.assert_allclose(got.advantage, want.pg_advantage, rtol=1e-4, atol=1e-6)
 
 
+def test_a_void_row_may_hold_anything():
+    """An action at the end of an episode is nobody's: its ratio may be infinite."""
+    last = jnp.array([[False], [True], [False]])
+    mask = 1.0 - last
+    ones = jnp.ones((3, 1))
+    transitions = losses.Transitions(mask, 0.9 * mask, mask)
+    for void in (jnp.inf, jnp.nan):
+        rho = jnp.where(last, void, 0.5)
+        got = losses.vtrace(ones, ones, transitions, rho)
+        want = losses.vtrace(ones, ones, transitions, 0.5 * mask)
+        np.testing.assert_array_equal(got.target, want.target)
+        np.testing.assert_array_equal(got.advantage, want.advantage)
+
+
 def test_on_policy_targets_are_n_step_returns():
     reward, values = jnp.ones((4, 1)), jnp.full((5, 1), 10.0)
     got = losses.vtrace(

@@ -70,6 +70,35 @@ def test_tanh_gaussian_is_a_density_and_its_entropy_the_integral():
         np.testing.assert_allclose(policy.entropy(), entropy, atol=1e-2)
 
 
+@pytest.mark.parametrize("mean", [0.0, -2.0])
+@pytest.mark.parametrize("deviation", [0.1, 1.0, 5.0])
+def test_the_entropy_of_tanh_of_a_wide_gaussian(mean, deviation):
+    """Of -3.694 at deviation 5, a rule of 16 Gauss-Hermite nodes misses a tenth."""
+    z = np.linspace(-9.0, 9.0, 200_001)
+    x = mean + deviation * z
+    slope = 2 * (np.log(2) - x - np.logaddexp(0, -2 * x))
+    density = np.exp(-np.square(z) / 2) / np.sqrt(2 * np.pi)
+    entropy = np.trapezoid(density * slope, z) + np.log(deviation)
+    entropy += 0.5 * np.log(2 * np.pi * np.e)
+    policy = TanhGaussian(jnp.full(1, mean), jnp.full(1, deviation))
+    np.testing.assert_allclose(policy.entropy(), entropy, atol=1e-3)
+    if (mean, deviation) == (0.0, 5.0):
+        np.testing.assert_allclose(entropy, -3.694, atol=1e-3)
+
+
+@pytest.mark.parametrize("action", [-1.0, 1.0])
+def test_an_action_at_the_bound_has_a_probability(action):
+    """As one out of a file, that no policy of ours has sampled."""
+
+    def log_prob(mean, action):
+        return TanhGaussian(mean[None], jnp.ones(1)).log_prob(action[None])
+
+    value, slopes = jax.value_and_grad(log_prob, (0, 1))(
+        jnp.float32(0.0), jnp.float32(action)
+    )
+    assert np.isfinite([value, *slopes]).all()
+
+
 def test_squashed_actions_stay_inside_and_have_a_probability():
     policy = TanhGaussian(jnp.full((100, 2), 9.0), jnp.ones((100, 2)))
     action = policy.sample(jax.random.split(KEY, 100))
@@ -188,6 +217,24 @@ def test_an_impossible_choice_leaves_finite_gradients():
 
     gradient = jax.grad(log_prob)(jnp.array([[0.0, 1.0, -1e9]]))
     assert jnp.isfinite(gradient).all()
+
+
+def test_a_forbidden_choice_costs_nothing():
+    """Its logit is -inf: all is as without it, gradients too."""
+    few, many = [0.3, 1.0], [0.3, -jnp.inf, 1.0]
+
+    def all_of(logits, others, action):
+        policy, other = Categorical(logits), Categorical(others)
+        return policy.entropy() + policy.kl(other) + policy.log_prob(action)
+
+    both = jax.value_and_grad(all_of, (0, 1))
+    others = jnp.array([0.1, -0.2]), jnp.array([0.1, -jnp.inf, -0.2])
+    want = both(jnp.array(few), others[0], jnp.int32(1))
+    got = both(jnp.array(many), others[1], jnp.int32(2))
+    close(got[0], want[0])
+    for gradient, expected in zip(got[1], want[1], strict=True):
+        close(gradient, jnp.insert(expected, 1, 0.0))
+    assert Categorical(others[0]).kl(Categorical(jnp.array([0.0, -jnp.inf]))) == np.inf
 
 
 def close(got, expected):
