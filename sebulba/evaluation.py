@@ -53,7 +53,7 @@ def evaluate(
     act = jax.jit(filming.actor_step_of(agent, greedy))
     action_spec = environment.action_spec()
     remaining = episodes // size + (np.arange(size) < episodes % size)
-    total, length = np.zeros(size, np.float32), np.zeros(size, np.int32)
+    total, length = np.zeros(size), np.zeros(size, np.int32)
     results, key, steps = [], jax.random.key(seed), 0
     actor_state, timestep = agent.initial_actor_state(size), environment.reset()
     while remaining.any():
@@ -64,7 +64,7 @@ def evaluate(
         total = np.where(first, 0, total + timestep.reward)
         length = np.where(first, 0, length + 1)
         for i in np.flatnonzero((remaining > 0) & (last | (length >= max_steps))):
-            results.append((total[i], length[i], last[i]))
+            results.append((np.float32(total[i]), length[i], last[i]))
             remaining[i] = remaining[i] - 1 if last[i] else 0
             progress()
         steps += 1

@@ -92,6 +92,7 @@ def renewed(
     # Episodes that finished since the last report are still to be reported.
     old, new = lifetime.run.episodes, fresh.run.episodes
     counts = {x: getattr(old, x) for x in ("finished", "return_sum", "length_sum")}
+    counts["lost"] = new.lost[0], old.lost[1]
     run = fresh.run.counting(new._replace(**counts), ())
     return jax.tree.map(
         lambda a, b: jnp.where(over, a, b), fresh._replace(run=run), lifetime

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from podracer.agent import Metrics
+from podracer.sums import plus
 
 
 class Episodes(NamedTuple):
@@ -18,25 +19,30 @@ class Episodes(NamedTuple):
     finished: jax.Array  # [B] int32
     return_sum: jax.Array  # [B] float32
     length_sum: jax.Array  # [B] int32
+    lost: tuple[jax.Array, jax.Array]  # of episode_return and return_sum, see `plus`
 
 
 def initial_state(batch_size: int) -> Episodes:
     """The state where each environment is at FIRST and no episode has finished."""
     zeros, counts = jnp.zeros(batch_size), jnp.zeros(batch_size, jnp.int32)
-    return Episodes(zeros, counts, counts, zeros, counts)
+    return Episodes(zeros, counts, counts, zeros, counts, (zeros, zeros))
 
 
 def step(state: Episodes, timestep: dm_env.TimeStep) -> Episodes:
     """Counts one timestep [B]; the transition LAST -> FIRST belongs to no episode."""
     continues, ends = ~timestep.first(), timestep.last()
-    episode_return = jnp.where(continues, state.episode_return + timestep.reward, 0.0)
+    own = plus(state.episode_return, state.lost[0], timestep.reward)
+    episode_return, lost = (jnp.where(continues, x, 0.0) for x in own)
     episode_length = jnp.where(continues, state.episode_length + 1, 0)
+    ended = jnp.where(ends, episode_return, 0.0)
+    return_sum, sum_lost = plus(state.return_sum, state.lost[1], ended)
     return Episodes(
         episode_return,
         episode_length,
         finished=state.finished + ends,
-        return_sum=state.return_sum + jnp.where(ends, episode_return, 0.0),
+        return_sum=return_sum,
         length_sum=state.length_sum + jnp.where(ends, episode_length, 0),
+        lost=(lost, sum_lost),
     )
 
 
@@ -68,7 +74,9 @@ def collect(state: Episodes) -> tuple[Episodes, Sums]:
         )
     )
     return jax.tree.map(jnp.zeros_like, state)._replace(
-        episode_return=state.episode_return, episode_length=state.episode_length
+        episode_return=state.episode_return,
+        episode_length=state.episode_length,
+        lost=(state.lost[0], jnp.zeros_like(state.lost[1])),
     ), sums
 
 

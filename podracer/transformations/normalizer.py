@@ -16,6 +16,7 @@ from podracer import kernels
 from podracer.agent import Agent, LearnerState, PyTree
 from podracer.errors import UserError, check_range
 from podracer.parallel import AVERAGE, Average
+from podracer.sums import plus
 from podracer.transformations.history import remember
 
 
@@ -70,32 +71,18 @@ def update(
     delta = (center - mean) + left_over * over_count
     share = count / jnp.maximum(state.count + count, 1.0)
     variance_sum += jnp.square(delta) * state.count * share
-    return _plus(state, (count, unravel(delta * share), unravel(variance_sum)))
-
-
-def _plus(state: Normalizer, new: PyTree) -> Normalizer:
-    """The statistics plus `new` (count, mean, variance_sum).
-
-    Without what is lost, statistics would stand still after some million batches: each adds
-    less than half of the distance between two floats.
-    """
     *old, lost = state
-    new = jax.tree.map(jnp.add, tuple(new), lost)
-    sums = jax.tree.map(jnp.add, tuple(old), new)
-    return Normalizer(*sums, lost=jax.tree.map(_lost, tuple(old), new, sums))
-
-
-def _lost(a: jax.Array, b: jax.Array, total: jax.Array) -> jax.Array:
-    """What rounding lost in total = a + b, exactly (Knuth, TAOCP 2, section 4.2.2)."""
-    of_b = total - a
-    return (a - (total - of_b)) + (b - of_b)
+    new = count, unravel(delta * share), unravel(variance_sum)
+    sums, lost = plus(tuple(old), lost, new)
+    return Normalizer(*sums, lost=lost)
 
 
 def scale(state: Normalizer) -> PyTree:
     """The divisor of `normalize`: the standard deviation, at least 0.01."""
 
     def divisor(variance_sum):
-        variance = variance_sum / jnp.maximum(state.count - 1.0, 1.0)
+        variance = jnp.maximum(variance_sum, 0.0)  # rounding may leave less
+        variance /= jnp.maximum(state.count - 1.0, 1.0)
         return jnp.where(state.count > 1.0, jnp.sqrt(variance + 1e-4) + 1e-8, 1.0)
 
     return jax.tree.map(divisor, state.variance_sum)
