@@ -255,7 +255,7 @@ def test_the_command_keeps_a_folder_of_each(tmp_path):
         assert rows[-1]["steps"] == 40960 and len(rows) == 20
         assert (folder / "curve.png").exists()
         assert loading.restore(folder).updates == 20
-    assert "2 runs, recorded in here" in done.stdout
+    assert f"2 runs, recorded in {base}" in done.stdout
     assert [x.folder.name for x in listing.find([tmp_path])] == ["seed-3", "seed-4"]
 
 
