@@ -41,6 +41,7 @@ os.environ |= {
     "JAX_NUMPY_RANK_PROMOTION": "raise",
     "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0",  # nobody reads the lines of an operation here
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",  # their folder would be in each key
     "PJRT_NPROC": "32",  # threads; cores that must meet in an average each hold one
     "XLA_FLAGS": " ".join(flags),
 }
@@ -92,9 +93,8 @@ def link(source: Path, target: Path) -> None:
     there = set(os.listdir(target))
     for name in os.listdir(source):
         if name.endswith("-cache") and name not in there:
-            with contextlib.suppress(
-                FileExistsError, FileNotFoundError
-            ):  # by another process
+            # Another process may be as far, or remove it.
+            with contextlib.suppress(FileExistsError, FileNotFoundError):
                 os.link(source / name, target / name)
 
 
@@ -128,18 +128,16 @@ def pytest_runtest_makereport(item, call):
 
 def pytest_configure(config):
     """Give this process a folder, with the compiled programs for it and those that it starts."""
-    if not hasattr(config, "workerinput"):
-        from podracer.command import programs
-
-        COMPILED.mkdir(exist_ok=True)
-        programs.remove_unused(COMPILED, days=DAYS)
     folder = tempfile.mkdtemp(prefix="tests-", dir=sys.prefix)
-    os.environ |= {
-        "PODRACER_TESTS": folder,
-        "JAX_COMPILATION_CACHE_DIR": f"{folder}/compiled",
-    }
-    os.mkdir(os.environ["JAX_COMPILATION_CACHE_DIR"])
-    link(COMPILED, Path(os.environ["JAX_COMPILATION_CACHE_DIR"]))
+    own = Path(folder) / "compiled"
+    os.environ |= {"PODRACER_TESTS": folder, "JAX_COMPILATION_CACHE_DIR": str(own)}
+    from podracer.command import programs  # not before the variables of jax
+
+    COMPILED.mkdir(exist_ok=True)
+    if not hasattr(config, "workerinput"):
+        programs.remove_unused(COMPILED, days=DAYS)
+    own.mkdir()
+    link(COMPILED, own)
 
 
 def pytest_unconfigure():
