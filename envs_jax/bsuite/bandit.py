@@ -38,19 +38,21 @@ class Bandit:
     def rewards(self) -> jax.Array:
         """The rewards of the arms without noise, float32 [arms]."""
         key = jax.random.key(self.instance)
-        return jax.random.permutation(key, jnp.linspace(0.0, 1.0, self.arms))
+        return jax.random.permutation(
+            key, jnp.linspace(0.0, 1.0, self.arms, dtype=jnp.float32)
+        )
 
     def initial_state(self, key: Key) -> tuple[State, dm_env.TimeStep]:
         del key  # every episode is the same
-        return State(jnp.float32(0)), restart(jnp.ones(1))
+        return State(jnp.float32(0)), restart(jnp.ones(1, jnp.float32))
 
     def step(
         self, key: Key, state: State, action: jax.Array
     ) -> tuple[State, dm_env.TimeStep]:
         reward = self.rewards()[action]
         if self.noise:
-            reward += self.noise * jax.random.normal(key)
-        return State(reward), transition(reward, jnp.ones(1), True)
+            reward += self.noise * jax.random.normal(key, dtype=jnp.float32)
+        return State(reward), transition(reward, jnp.ones(1, jnp.float32), True)
 
     def observation_spec(self) -> dm_env.specs.BoundedArray:
         return dm_env.specs.BoundedArray((1,), np.float32, 1, 1)

@@ -82,5 +82,8 @@ class DeepSea:
         return (state.column + 0.5) / self.size, 1 - (row + 0.5) / self.size
 
     def _observation(self, state: State) -> jax.Array:
-        row = jax.nn.one_hot(state.row, self.size)  # 0 everywhere at LAST
-        return jnp.outer(row, jax.nn.one_hot(state.column, self.size))
+        row = jax.nn.one_hot(
+            state.row, self.size, dtype=jnp.float32
+        )  # 0 everywhere at LAST
+        column = jax.nn.one_hot(state.column, self.size, dtype=jnp.float32)
+        return jnp.outer(row, column)

@@ -45,7 +45,7 @@ class CartPole:
 
     def initial_state(self, key: Key) -> tuple[State, dm_env.TimeStep]:
         # Random words cost more than the dynamics: 16 bits per value are enough.
-        bits = jax.random.bits(key, (2,)).view(jnp.uint16)
+        bits = jax.random.bits(key, (2,), jnp.uint32).view(jnp.uint16)
         state = State(*(0.1 * (bits / 2**16) - 0.05))
         return state, restart(self._observation(state))
 

@@ -98,7 +98,8 @@ class MountainCarContinuous:
 
 
 def _start(key: Key) -> tuple[State, dm_env.TimeStep]:
-    state = State(jax.random.uniform(key, minval=-0.6, maxval=-0.4), jnp.float32(0))
+    position = jax.random.uniform(key, (), jnp.float32, minval=-0.6, maxval=-0.4)
+    state = State(position, jnp.float32(0))
     return state, restart(jnp.stack(state))
 
 

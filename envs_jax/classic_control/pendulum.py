@@ -40,7 +40,7 @@ class Pendulum:
 
     def initial_state(self, key: Key) -> tuple[State, dm_env.TimeStep]:
         # Random words cost more than the dynamics: 16 bits per value are enough.
-        bits = jax.random.bits(key, (1,)).view(jnp.uint16)
+        bits = jax.random.bits(key, (1,), jnp.uint32).view(jnp.uint16)
         angle, angular_velocity = bits / 2**15 - 1.0
         state = State(math.pi * angle, angular_velocity)
         return state, restart(_observation(state))

@@ -42,7 +42,7 @@ def draw_cells(key: Key, count: int, taken: jax.Array, total: int) -> jax.Array:
       taken: int32 [N], distinct cells; entries equal to `total` are ignored.
       total: the number of cells.
     """
-    words = jax.random.bits(key, (-(-count // 2),))
+    words = jax.random.bits(key, (-(-count // 2),), jnp.uint32)
     chances = words.view(jnp.uint16)[:count] / 2**16
     left = total - jnp.sum(taken < total)
     for chance in chances:

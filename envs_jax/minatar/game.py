@@ -89,7 +89,7 @@ class Game(abc.ABC):
 
     def draw(self, key: Key) -> Draws:
         # The same in step and initial_state, so that automatic resets need no more words.
-        words = jax.random.bits(key, (self.words,))
+        words = jax.random.bits(key, (self.words,), jnp.uint32)
         sticky = (words[0] >> 8) / 2**24 < self.sticky_actions
         return Draws(sticky, self.chance(words))
 

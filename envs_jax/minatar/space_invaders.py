@@ -119,11 +119,11 @@ class SpaceInvaders(Game):
 
 def _number(board: jax.Array) -> jax.Array:
     """int32 []: the number of objects on a board."""
-    return jax.lax.population_count(board).sum()
+    return jax.lax.population_count(board).sum(dtype=jnp.int32)
 
 
 def _wave() -> jax.Array:
-    return jnp.where(count(SIZE) < WAVE_ROWS, WAVE_ROW, 0)
+    return jnp.where(count(SIZE) < WAVE_ROWS, jnp.int32(WAVE_ROW), 0)
 
 
 def _march(game: Invading) -> tuple[jax.Array, jax.Array, jax.Array]:

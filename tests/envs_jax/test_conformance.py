@@ -324,3 +324,31 @@ def test_broken_values_are_named(message):
 def test_a_random_environment_is_not_deterministic():
     with pytest.raises(ProtocolError, match="8 keys give different timesteps"):
         check(Catch(), steps=4, deterministic=True)
+
+
+@pytest.mark.parametrize("name", envs_jax.ENVIRONMENTS)
+def test_types_are_the_same_where_jax_has_64_bits(name):
+    """JAX_ENABLE_X64 changes the default types, and not those of an environment."""
+
+    def first_and_next(environment):
+        key = jax.eval_shape(jax.random.key, 0)
+        first = jax.eval_shape(environment.initial_state, key)
+        spec = environment.action_spec()
+        action = jax.ShapeDtypeStruct(spec.shape, spec.dtype)
+        return first, jax.eval_shape(environment.step, key, first[0], action)
+
+    environment = envs_jax.make(name)
+    expected = first_and_next(environment)
+    jax.config.update("jax_enable_x64", True)
+    try:
+        got = first_and_next(environment)
+    finally:
+        jax.config.update("jax_enable_x64", False)
+    (state, first), (next_state, later) = got
+    for pair in (
+        [state, next_state],  # which a loop carries
+        [first, expected[0][1]],
+        [later, expected[1][1]],
+    ):
+        for x, y in zip(*map(jax.tree.leaves, pair), strict=True):
+            assert (x.shape, x.dtype) == (y.shape, y.dtype)
