@@ -22,8 +22,9 @@ def make_call(step: Callable, average: Average = parallel.AVERAGE) -> Callable:
     The state has `updates`, `tally`, `episodes` and `counting(episodes, tally)`, which
     replaces these two, as `training.State` has.
 
-    Metrics are means over cores and over the updates since the last call with `report`,
-    after which the count restarts; `failures` are the first of any core, see `tally`.
+    Metrics are means over cores and over the updates since the last call with `report`; of
+    episodes they are sums, of which `episodes.means` makes means on the host. With `report`
+    the count restarts; `failures` are the first of any core, see `tally`.
     """
 
     def call(state: Any, updates: jax.Array, report: jax.Array):
@@ -35,7 +36,7 @@ def make_call(step: Callable, average: Average = parallel.AVERAGE) -> Callable:
         with jax.named_scope("updates"):  # by which `podracer.plan` finds this loop
             state = jax.lax.fori_loop(jnp.uint32(0), updates, body, state)
         _, sums = episodes.collect(state.episodes)
-        of_episodes = episodes.means(average.total(sums))
+        of_episodes = episodes.named(average.total(sums))
         metrics = average(tally.reported(state.tally.means)) | of_episodes
         failures = average.first(state.tally.failures)
         # Now, not in the next call: a resumed run may have its reports elsewhere.

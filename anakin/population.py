@@ -20,7 +20,7 @@ from envs_jax.wrappers import batched
 from podracer import kernels, parallel
 from podracer.agent import Agent
 from podracer.errors import UserError, check_at_least_one, check_seed
-from podracer.metrics import tally
+from podracer.metrics import episodes, tally
 from podracer.parallel import SHARED, cpu
 
 Row = dict[str, float] | FloatingPointError
@@ -124,7 +124,8 @@ def _rows(
             tally.stop_if_not_finite({name: x[i] for name, x in failures.items()})
         except FloatingPointError as error:
             failed[i] = error
-    return [{name: float(x[i]) for name, x in metrics.items()} for i in numbers]
+    rows = [{name: float(x[i]) for name, x in metrics.items()} for i in numbers]
+    return [episodes.means(row) for row in rows]
 
 
 def _with_failures(

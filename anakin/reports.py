@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from podracer import parallel
 from podracer.errors import check_at_least_one
-from podracer.metrics import tally
+from podracer.metrics import episodes, tally
 from podracer.parallel import hosts, watch
 
 
@@ -39,7 +39,8 @@ def make_reports(steps: int, total_steps: int, updates: int | None) -> Reports:
 def one_run(metrics: Any, failures: Any) -> list[dict[str, float]]:
     """The metrics of a program that is one run; FloatingPointError if it failed."""
     tally.stop_if_not_finite(parallel.on_host(failures))
-    return [{name: float(x) for name, x in parallel.on_host(metrics).items()}]
+    row = {name: float(x) for name, x in parallel.on_host(metrics).items()}
+    return [episodes.means(row)]
 
 
 def run(

@@ -70,10 +70,10 @@ def play(environment: Any, config: Config) -> tuple[float, np.ndarray]:
         (state, counted), _ = jax.lax.scan(step, (state, counted), keys)
         one = jax.tree.map(lambda x: x[0], state)
         _, sums = episodes.collect(counted)
-        return episodes.means(sums), environment.render(one.inner)
+        return episodes.named(sums), environment.render(one.inner)
 
-    means, picture = jax.jit(run)(jax.random.key(0))
-    return float(means["episode_return"]), np.asarray(picture)
+    sums, picture = jax.device_get(jax.jit(run)(jax.random.key(0)))
+    return episodes.means(sums)["episode_return"], picture
 
 
 def describe(spec: Any) -> str:

@@ -129,8 +129,7 @@ class Report:
     def _finished(self) -> dict[str, float]:
         """Means over episodes, and over whole games where an episode is only a life."""
         sums = hosts.total(self.sums()._asdict())
-        with np.errstate(invalid="ignore"):  # no episode finished: NaN
-            row = episodes.means(episodes.Sums(**jax.tree.map(np.float32, sums)))
+        row = episodes.means(episodes.named(episodes.Sums(**sums)))
         games = [
             delivery.games
             for delivery in self._deliveries

@@ -1,5 +1,7 @@
 """Returns and lengths of episodes: a pure state machine for both architectures."""
 
+import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import dm_env
@@ -80,10 +82,20 @@ def collect(state: Episodes) -> tuple[Episodes, Sums]:
     ), sums
 
 
-def means(sums: Sums) -> Metrics:
-    """`episodes` (a count), and their mean return and length (NaN if none finished)."""
-    return {
-        "episodes": sums.finished,
-        "episode_return": sums.return_sum / sums.finished,
-        "episode_length": sums.length_sum / sums.finished,
+def named(sums: Sums) -> Metrics:
+    """The sums under the names of the metrics that `means` makes of them."""
+    names = "episodes", "episode_return", "episode_length"
+    return dict(zip(names, sums, strict=True))
+
+
+def means(row: Mapping[str, float]) -> dict[str, float]:
+    """A row with the mean return and length in place of their sums; NaN if none finished.
+
+    On the host: JAX_DEBUG_NANS would stop a program that gives NaN.
+    """
+    count = row["episodes"]
+    taken = {
+        name: row[name] / count if count else math.nan
+        for name in ("episode_return", "episode_length")
     }
+    return {**row, **taken}

@@ -416,3 +416,17 @@ def test_nan_stops_the_run_with_the_update_and_the_term():
         for _, metrics in calls:
             good.append(metrics)
     assert len(good) == 9 and all(np.isfinite(m["loss/value"]) for m in good)
+
+
+def test_a_report_before_the_first_episode_ends_is_no_failure_of_jax():
+    """Where JAX_DEBUG_NANS stops each program that gives NaN."""
+    environment = Counter(length=1000)
+    agent, options = make_agent(environment), {"unroll_length": 2, "total_steps": 4}
+    jax.config.update("jax_debug_nans", True)
+    try:
+        (_, row), *_ = anakin.train(
+            agent, environment, batch_size=2, cores=1, updates_per_report=1, **options
+        )
+    finally:
+        jax.config.update("jax_debug_nans", False)
+    assert row["episodes"] == 0 and np.isnan(row["episode_return"])

@@ -26,7 +26,7 @@ def run(step_types, rewards):
 
 def collect(state):
     state, sums = episodes.collect(state)
-    return state, episodes.means(sums)
+    return state, episodes.means(jax.tree.map(float, episodes.named(sums)))
 
 
 def test_an_episode_is_counted_once_and_the_next_one_starts_at_zero():
