@@ -79,8 +79,14 @@ def bounded_memory():
 def shared_programs():
     """What one process has compiled, the others and the next run find."""
     yield
-    from podracer.command import programs  # not before the variables of jax
+    import jax  # not before its variables
+    from jax.experimental.compilation_cache import compilation_cache
 
+    from podracer.command import programs
+
+    if not jax.config.jax_enable_compilation_cache:  # a plan turns it off
+        jax.config.update("jax_enable_compilation_cache", True)
+        compilation_cache.reset_cache()
     own = Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
     if own.exists():
         programs.remove_damaged(own)  # a killed process left it half-written
