@@ -137,8 +137,12 @@ def pytest_configure(config):
     folder = tempfile.mkdtemp(prefix="tests-", dir=sys.prefix)
     own = Path(folder) / "compiled"
     os.environ |= {"PODRACER_TESTS": folder, "JAX_COMPILATION_CACHE_DIR": str(own)}
+    import jax
+
     from podracer.command import programs  # not before the variables of jax
 
+    # The conftest.py of a folder has imported jax already.
+    jax.config.update("jax_compilation_cache_dir", str(own))
     COMPILED.mkdir(exist_ok=True)
     if not hasattr(config, "workerinput"):
         programs.remove_unused(COMPILED, days=DAYS)
