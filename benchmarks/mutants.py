@@ -48,6 +48,7 @@ CORES = "podracer/parallel/cores.py"
 GRADIENTS = "podracer/learning/gradients.py"
 LOSSES = "podracer/learning/losses.py"
 MINIBATCHES = "podracer/learning/minibatches.py"
+SUMS = "podracer/sums.py"
 TRANSFORMATIONS = "podracer/transformations"
 TESTS = {  # of the part, the quickest first: the first that fails ends the run
     CORES: (
@@ -58,6 +59,7 @@ TESTS = {  # of the part, the quickest first: the first that fails ends the run
     GRADIENTS: ("tests/podracer/learning", "tests/anakin/test_agents.py"),
     LOSSES: ("tests/podracer/learning", "tests/podracer/agents/test_impala.py"),
     MINIBATCHES: ("tests/podracer/learning", "tests/podracer/agents/test_ppo.py"),
+    SUMS: ("tests/podracer/metrics/test_episodes.py",),
     f"{TRANSFORMATIONS}/normalizer.py": (
         "tests/podracer/transformations/test_normalizer.py",
     ),
@@ -111,8 +113,8 @@ MUTANTS = (
     Mutant(CORES, "jnp.where(late > 0, most - late, 0)", "late"),
     Mutant(
         f"{TRANSFORMATIONS}/normalizer.py",
-        "/ jnp.maximum(state.count - 1.0, 1.0)",
-        "/ jnp.maximum(state.count, 1.0)",
+        "/= jnp.maximum(state.count - 1.0, 1.0)",
+        "/= jnp.maximum(state.count, 1.0)",
     ),
     Mutant(
         f"{TRANSFORMATIONS}/normalizer.py",
@@ -120,9 +122,9 @@ MUTANTS = (
         "variance_sum += 0 * jnp.square(delta)",
     ),
     Mutant(
-        f"{TRANSFORMATIONS}/normalizer.py",
-        "jnp.add, tuple(new), lost)",
-        "lambda x, y: x, tuple(new), lost)",
+        SUMS,
+        "jnp.add, new, lost)",
+        "lambda x, y: x, new, lost)",
     ),
     Mutant(
         f"{TRANSFORMATIONS}/normalizer.py",

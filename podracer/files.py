@@ -16,7 +16,7 @@ from typing import IO
 
 from podracer.errors import UserError
 
-MOST = 2**30  # bytes of a file that is read at once
+MOST = 2**30  # bytes of a file that is read
 LINK = "a link, to somewhere else; remove it"
 
 
@@ -63,11 +63,18 @@ def regular(path: str, flags: int) -> int:
     return number
 
 
-def read(path: str | Path, most: int = MOST) -> bytes:
-    """The bytes of a regular file. Raises OSError, also where there are more than `most`."""
+@contextlib.contextmanager
+def opened(path: str | Path, most: int = MOST) -> Iterator[IO[bytes]]:
+    """A regular file to read. Raises OSError, also where it has more bytes than `most`."""
     with open(path, "rb", opener=regular) as file:
         if os.fstat(file.fileno()).st_size > most:
             raise OSError(errno.EFBIG, f"more than {most:,} bytes", str(path))
+        yield file
+
+
+def read(path: str | Path, most: int = MOST) -> bytes:
+    """The bytes of a file; see `opened`."""
+    with opened(path, most) as file:
         return file.read(most)
 
 

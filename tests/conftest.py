@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -88,10 +89,9 @@ def shared_programs():
         jax.config.update("jax_enable_compilation_cache", True)
         compilation_cache.reset_cache()
     own = Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
-    if own.exists():
-        programs.remove_damaged(own)  # a killed process left it half-written
-        link(own, COMPILED)
-        link(COMPILED, own)
+    programs.remove_damaged(own)  # a killed process left it half-written
+    link(own, COMPILED)
+    link(COMPILED, own)
 
 
 def link(source: Path, target: Path) -> None:
@@ -105,9 +105,7 @@ def link(source: Path, target: Path) -> None:
 
 
 def pytest_addoption(parser):
-    text = (
-        "leave out examples (marker shows) that passed since their files have changed"
-    )
+    text = "leave out the examples (marker shows) that have passed as their files are"
     parser.addoption("--changed", action="store_true", help=text)
 
 
@@ -137,17 +135,25 @@ def pytest_configure(config):
     folder = tempfile.mkdtemp(prefix="tests-", dir=sys.prefix)
     own = Path(folder) / "compiled"
     os.environ |= {"PODRACER_TESTS": folder, "JAX_COMPILATION_CACHE_DIR": str(own)}
-    import jax
+    import jax  # not before its variables
 
-    from podracer.command import programs  # not before the variables of jax
+    from podracer.command import programs
 
-    # The conftest.py of a folder has imported jax already.
+    # Set here too: the conftest.py of a folder may have imported jax before.
     jax.config.update("jax_compilation_cache_dir", str(own))
     COMPILED.mkdir(exist_ok=True)
     if not hasattr(config, "workerinput"):
         programs.remove_unused(COMPILED, days=DAYS)
+        remove_abandoned()
     own.mkdir()
     link(COMPILED, own)
+
+
+def remove_abandoned():
+    """Remove the folders of runs that were killed."""
+    for folder in Path(sys.prefix).glob("tests-*"):
+        if folder.stat().st_mtime < time.time() - DAYS * 24 * 3600:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def pytest_unconfigure():

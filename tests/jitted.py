@@ -1,8 +1,12 @@
 """Agents and networks whose functions are compiled: called as they are, each of their
 operations would be a compilation of its own."""
 
+import contextlib
+import functools
+
 import jax
 import numpy as np
+import pytest
 
 
 def jitted(agent):
@@ -31,3 +35,13 @@ def drawn(init, *args):
         return np.float32(random.normal(scale=scale, size=leaf.shape))
 
     return jax.tree.map(draw, jax.eval_shape(init, jax.random.key(0), *args))
+
+
+@contextlib.contextmanager
+def compiled_once(*modules):
+    """Runs of one agent, the same object, share the programs that these modules make."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in modules:
+            make_programs = functools.cache(module.make_programs)
+            patch.setattr(module, "make_programs", make_programs)
+        yield

@@ -125,10 +125,11 @@ class Checkpoints:
                     metrics={retention.RETURN: _number(metrics.get(retention.RETURN))},
                     args=args.Composite(**{ITEM: item}),
                 )
-                if not self._is_tried:
-                    self._manager.wait_until_finished()
-                    reading.check_readable(self._path(updates) / ITEM, state)
-                    self._is_tried = True
+            if not self._is_tried:
+                self._manager.wait_until_finished()
+        if not self._is_tried:
+            reading.check_readable(self._path(updates) / ITEM, state)
+            self._is_tried = True
         self._saved_time = time.monotonic()
         self._saved_steps = metrics.get("steps", self._saved_steps)
 

@@ -27,16 +27,13 @@ def check_readable(item: Path, state: Any) -> None:
     Checksums show that bytes are as they were written, and not that they can be restored.
     """
     try:
-        saved = _leaf_names(_read_metadata(item))
-    except Exception as error:  # whatever Orbax finds
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:100]
+        lost = _leaf_names(state) - _leaf_names(_read_metadata(item))
+        reason = f"it has no {min(lost)}" if lost else ""
+    except Exception as error:  # noqa: BLE001, whatever Orbax finds
+        reason = (str(error).splitlines() or [""])[0][:100] or type(error).__name__
+    if reason:
         raise UserError(
-            f"{item.parent}: written, but cannot be read: {reason}"
-        ) from error
-    if lost := _leaf_names(state) - saved:
-        raise UserError(
-            f"{item.parent}: written, but cannot be read: without {min(lost)}; try another "
-            "folder"
+            f"{item.parent}: was written, but cannot be read: {reason}; choose another folder"
         )
 
 

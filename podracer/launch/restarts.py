@@ -71,8 +71,16 @@ def _holds_anothers(run: Commands) -> bool:
     """Whether the command failed before it could be refused in a folder that is taken."""
     places = CONFIG, f"*/{CONFIG}"  # the second is that of a member of --seeds
     known = [x.encode() for x in run.in_config()]  # the file may be damaged
-    texts = [files.read(path) for x in places for path in run.folder.glob(x)]
-    return not all(any(x in text for x in known) for text in texts)
+    paths = [path for x in places for path in run.folder.glob(x)]
+    return not all(any(x in _text(path) for x in known) for path in paths)
+
+
+def _text(path: Path) -> bytes:
+    """What is in a file; nothing where it cannot be read, of which the command will tell."""
+    try:
+        return files.read(path)
+    except OSError:
+        return b""
 
 
 def in_shell(program: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from podracer.files import atomic, regular, writing
+from podracer.files import atomic, opened, regular, writing
 
 TAIL = 2**16  # bytes at the end of a file, which contain its last rows
 MOST = 2.0**128  # above all float32; larger numbers are damage, and overflow in plots
@@ -81,7 +81,7 @@ def read(
 def last(path: str | Path) -> Row:
     """The last value of each metric that is not null; empty if there is no row."""
     newest: Row = {}
-    with suppress(FileNotFoundError), open(path, "rb", opener=regular) as file:
+    with suppress(FileNotFoundError), opened(path) as file:
         start = file.seek(max(file.seek(0, os.SEEK_END) - TAIL, 0))
         lines = file.read().split(b"\n")[start > 0 : -1]  # without parts of a line
         for row in filter(None, map(_row, lines)):
@@ -131,7 +131,7 @@ class _Lost:
 
 def _whole_lines(path: str | Path) -> Iterator[bytes]:
     """The lines of a file, without a last one that was cut short."""
-    with open(path, "rb", opener=regular) as lines:
+    with opened(path) as lines:
         for line in lines:
             if line.endswith(b"\n"):
                 yield line

@@ -114,7 +114,7 @@ def train(
                 files.check_no_link(folder)
             run_folder.check_startable(folder, options.overwrite)
         updates = stack.enter_context(contextlib.closing(start(stopped=stopped)))
-        base = (options.run or run_folder.fresh(run.name_of(about))).absolute()
+        base = options.run or run_folder.fresh(run.name_of(about))
         recordings = [
             stack.enter_context(_Recording(base / m.name, m, options, about))
             for m in members

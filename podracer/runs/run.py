@@ -247,7 +247,7 @@ def _resume(
     stack: contextlib.ExitStack, start: Callable, config: Any, about: dict[str, Any]
 ) -> tuple[Path, Checkpoints, recording.Updates]:
     """A run from its newest checkpoint; its folder is held until `stack` ends."""
-    folder, is_first_host = config.keep.resume, hosts.this() == 0
+    folder, is_first_host = config.keep.resume.absolute(), hosts.this() == 0
     if is_first_host:
         stack.enter_context(run_folder.held(folder))
     checkpoints = _checkpoints_of(folder, config.keep)

@@ -31,13 +31,13 @@ TENSORBOARD = "tensorboard"
 WANDB = "wandb"
 PROFILE = "profile"
 LOCK, HOSTS = ".lock", ".hosts"
+FOLDERS = CHECKPOINTS, TENSORBOARD, WANDB, PROFILE
 STATES = ("running", "finished", "stopped", "failed")
 PATTERN = "*?[\\"  # Orbax takes a path with one of these for a pattern
 MOST_TEXT = 2**26  # bytes of config.json and state.json
 NEVER = 2**40  # seconds since 1970, which no run has started at
 SEEN_SECONDS = 30.0  # limit for a file of one host to be seen by the others
 # Everything that a run may write.
-FOLDERS = (CHECKPOINTS, TENSORBOARD, WANDB, PROFILE)
 CONTENTS = (CONFIG, METRICS, CURVE, STATE, *FOLDERS)
 # What came of it. A folder with these alone holds no run.
 EVALUATION, RULE = RESULTS = ("evaluation.json", "rule.safetensors")
@@ -55,15 +55,15 @@ def created(
 ) -> Iterator[Path]:
     """Creates the folder of a new run, writes its `config.json` and holds it, see `held`.
 
-    It is absolute. Without a path it is a new `runs/<name>-<time>`. `config` is made of dictionaries,
-    dataclasses and plain values. Raises UserError, and changes nothing, if it cannot
-    write, if the folder holds a run and `overwrite` is not set, or if another process
-    writes the run.
+    The folder's path is absolute. Without a path it is a new `runs/<name>-<time>`. `config`
+    is made of dictionaries, dataclasses and plain values. Raises UserError, and changes
+    nothing, if it cannot write, if the folder holds a run and `overwrite` is not set, or if
+    another process writes the run.
     """
     text = _description(config)
     with contextlib.ExitStack() as lock:
         with writing(path or "runs"), contextlib.ExitStack() as undo:
-            folder = (fresh(name) if path is None else Path(path)).absolute()
+            folder = fresh(name) if path is None else Path(path).absolute()
             if is_new := path is None or not folder.is_dir():
                 folder.mkdir(parents=True, exist_ok=path is None)
             check_free(folder, overwrite)  # first: no lock where no run is
@@ -86,7 +86,7 @@ def fresh(name: str) -> Path:
     """A new folder; two runs started in the same second get different ones."""
     stem = f"{name.replace('/', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"
     for number in itertools.count(1):
-        folder = Path("runs", stem if number == 1 else f"{stem}-{number}")
+        folder = Path("runs", stem if number == 1 else f"{stem}-{number}").absolute()
         with contextlib.suppress(FileExistsError):
             folder.mkdir(parents=True)
             return folder

@@ -10,19 +10,24 @@ import jax
 import numpy as np
 from dm_env import specs
 
+from podracer.errors import UserError
+
 
 def encode(spec: Any) -> Any:
     """A tree of dm_env specs as plain values.
 
     Dictionaries may have keys of text or integers; NamedTuples keep their names. Raises
-    ValueError for other keys.
+    UserError for other keys.
     """
     if isinstance(spec, dict):
         if all(type(key) is str for key in spec):
             return {"dict": {key: encode(part) for key, part in spec.items()}}
         if all(type(key) is int for key in spec):
             return {"integers": [[key, encode(part)] for key, part in spec.items()]}
-        raise ValueError(f"an observation has the keys {[*spec]}: all text, or all int")
+        raise UserError(
+            f"a spec is a dictionary with the keys {[*spec]}; they must be all text, or all "
+            "integers"
+        )
     if hasattr(spec, "_fields"):
         parts = [[name, encode(part)] for name, part in spec._asdict().items()]
         return {"named": type(spec).__name__, "fields": parts}

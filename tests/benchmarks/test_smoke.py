@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import mutants
 from tests import interruptions
 from tests.disco_files import random_rule
 
@@ -80,6 +81,13 @@ def test_none_is_left_out():
     scripts = (ROOT / "benchmarks").glob("**/*.py")
     names = {".".join(x.relative_to(ROOT / "benchmarks").parts)[:-3] for x in scripts}
     assert names == SMALL.keys() | RUN_BY_OTHERS | LISTS
+
+
+def test_each_mutant_has_its_place_and_its_tests():
+    for mutant in mutants.MUTANTS:
+        text = (ROOT / mutant.file).read_text()
+        assert text.count(mutant.right) == 1, mutant
+        assert all((ROOT / x).exists() for x in mutants.TESTS[mutant.file])
 
 
 def run(name, folder):

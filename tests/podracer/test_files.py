@@ -90,3 +90,16 @@ def test_a_link_to_a_file_is_read(tmp_path, victim):
     """As in the caches of Hugging Face and DVC."""
     (tmp_path / "x").symlink_to(victim)
     assert files.read(tmp_path / "x") == b"theirs"
+
+
+def test_metrics_beyond_a_sane_size_are_not_read(tmp_path):
+    """A file of a tebibyte takes no room on the disk, and its one line would fill memory."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"steps": 1, "updates": 1}\n')
+    os.truncate(path, 2**40)
+    for read in (metrics.last, lambda path: [*metrics.read(path)]):
+        with pytest.raises(OSError, match=f"more than {files.MOST:,} bytes"):
+            read(path)
+    with pytest.raises(UserError, match="metrics.jsonl: .*more than"):
+        metrics.cut(path, 1)
+    assert path.stat().st_size == 2**40

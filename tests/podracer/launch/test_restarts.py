@@ -146,6 +146,17 @@ def test_a_shell_finds_what_we_find(tmp_path, monkeypatch, names, expected):
     assert bash(text, {}) == f"{' '.join(expected)}\n"
 
 
+@pytest.mark.timeout(60)
+def test_a_configuration_that_cannot_be_read_is_left_to_the_command(
+    tmp_path, monkeypatch
+):
+    """Which refuses the folder in one line."""
+    monkeypatch.chdir(tmp_path)
+    Path("runs/a").mkdir(parents=True)
+    os.mkfifo("runs/a/config.json")
+    assert restarts.following(PROGRAM)[0] == PROGRAM
+
+
 @pytest.mark.parametrize("place", ["", "seed-0"])
 @pytest.mark.parametrize(
     ("command", "checkpoint", "expected"),

@@ -24,6 +24,7 @@ from podracer.errors import UserError
 from podracer.runs import evaluation, spec_json
 from podracer.trained import filming, loading, policy, video
 from sebulba import host_environments
+from tests.agents import reinforce
 from tests.environments import Counter, HostCounter
 from tests.jitted import jitted
 
@@ -517,6 +518,33 @@ def test_specs_come_back_out_of_json():
     assert jax.tree.structure(after) == jax.tree.structure(SPECS)
     arrays = jax.tree.map(lambda spec: jnp.zeros(spec.shape, "f4"), SPECS)
     assert spec_json.as_spec(SPECS, arrays)["choices"].dtype == np.int64
+
+
+class Tenths(HostCounter):
+    """A host environment with the reward 0.1 in each step."""
+
+    def _timestep(self, step_type):
+        timestep = super()._timestep(step_type)
+        return timestep._replace(
+            reward=np.where(step_type == StepType.FIRST, 0, np.float32(0.1))
+        )
+
+
+def test_the_return_of_a_long_episode_does_not_drift():
+    """The float32 sum of 10,000 rewards of 0.1 is 999.90."""
+    environment = Tenths(batch_size=1, length=10_000)
+    agent = reinforce(1, 2)
+    params = agent.actor_params(agent.initial_learner_state(jax.random.key(0)))
+    played = sebulba.evaluate(agent, params, environment, episodes=1)
+    np.testing.assert_allclose(played.episode_return, 1000.0, rtol=1e-6)
+    assert played.episode_return.dtype == np.float32
+
+
+@pytest.mark.parametrize("keys", [(0.5, 1.5), ((0, 1), (1, 0))])
+def test_keys_that_cannot_be_stored_are_refused(keys):
+    spec = dict.fromkeys(keys, specs.Array((), np.float32))
+    with pytest.raises(UserError, match="must be all text, or all integers"):
+        spec_json.encode(spec)
 
 
 def test_an_observation_is_read_by_its_names():

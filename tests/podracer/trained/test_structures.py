@@ -6,24 +6,19 @@ import os
 import jax
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import anakin.__main__ as anakin_command
 import podracer
 from podracer.runs import spec_json
 from tests.drawn_environment import Drawn, spec_of
+from tests.podracer.trained.test_damaged_runs import FUZZ
 from tests.podracer.trained.test_loading import train
 
 NAME = "tests.drawn_environment:Drawn"
 FLAGS = f"--agent ppo --env {NAME} --batch-size 4 --unroll-length 4 --cores 1"
-FUZZ = settings(
-    max_examples=int(os.environ.get("PODRACER_FUZZ", "3")),  # an example compiles
-    deadline=None,
-    derandomize="PODRACER_FUZZ" not in os.environ,
-    phases=[Phase.generate],
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+EXAMPLES = int(os.environ.get("PODRACER_FUZZ", "3"))  # an example compiles
 
 
 @given(seed=st.integers(0, 2**32 - 1))
@@ -45,7 +40,7 @@ def test_a_spec_comes_back_out_of_json(seed):
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-@FUZZ
+@settings(FUZZ, max_examples=EXAMPLES)
 @pytest.mark.timeout(36_000)
 def test_a_run_is_evaluated_loaded_and_resumed(seed, tmp_path, capsys):
     folder = tmp_path / str(seed)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -198,6 +199,13 @@ def test_a_bad_file_is_one_line(here, text, line):
     with pytest.raises(UserError) as error:
         configure("anakin", "--config", "a.yaml")
     assert line in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_is_no_file(here):
+    os.mkfifo(here / "a.yaml")
+    with pytest.raises(UserError, match="--config a.yaml: not a regular file"):
+        configure("anakin", "--config", "a.yaml")
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.yaml"])

@@ -161,6 +161,13 @@ def test_a_mean_that_is_large_beside_the_deviation(batches):
     close(state.variance_sum, expected.variance_sum, rtol=1e-4)
 
 
+def test_a_variance_is_never_negative():
+    """Of equal samples, of which rounding leaves less than nothing."""
+    state = update(normalizer.initial_state(PAIR), jnp.full((28, 2), 3.3e9))
+    assert (state.variance_sum < 0).all()
+    close(normalizer.scale(state), np.full(2, 0.01))
+
+
 def test_samples_count_however_many_there_were_before():
     """To 2^30 samples each batch adds less than the distance between two floats."""
     batch = jnp.tile(jnp.array([[100.0], [102.0], [101.0], [101.0], [101.0]]), (13, 2))
