@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from podracer import parallel
 from podracer.checkpoints import checksums, finding, reading, retention
-from podracer.checkpoints.quiet import drop_late_callbacks, quiet
+from podracer.checkpoints.quiet import drop_late_callbacks
 from podracer.errors import UserError, check_at_least_one, check_range
 from podracer.parallel import hosts
 
@@ -60,13 +60,11 @@ class Checkpoints:
         self._saving = 0  # updates of the one being written
         self._is_tried = False  # that what this run writes can be read
         self._saved_time, self._saved_steps = time.monotonic(), 0
-        self._stack = contextlib.ExitStack()
         self._manager = None  # until the first save
 
     def _open_manager(self) -> Any:
         """Orbax's manager, which writes checkpoints and removes old ones."""
         orbax = self._orbax
-        self._stack.enter_context(quiet())
         drop_late_callbacks()
         self.folder.mkdir(exist_ok=True)
         options = orbax.CheckpointManagerOptions(
@@ -141,7 +139,7 @@ class Checkpoints:
         if self._manager is None:
             return
         try:
-            with self._stack, self._writing():
+            with self._writing():
                 self._manager.wait_until_finished()
                 self._manager.close()
         except UserError:

@@ -15,10 +15,8 @@ ORBAX = "/orbax/"  # in the paths of its files
 def quiet() -> Iterator[None]:
     """Drops Orbax's log, which is hundreds of lines around an error that is raised."""
     logger = logging.getLogger("absl")
-
-    def is_foreign(record: logging.LogRecord) -> bool:
-        return ORBAX not in _path(record.pathname)
-
+    # A filter of its own: leaving this block must not remove that of `drop_late_callbacks`.
+    is_foreign = functools.partial(_is_foreign)
     logger.addFilter(is_foreign)
     try:
         yield
@@ -32,9 +30,10 @@ def drop_late_callbacks() -> None:
 
     Orbax leaves the other arrays to TensorStore's threads, and its own coroutines to the
     garbage collector, until the process ends: nobody can wait for them, and Python prints
-    what they raise. So its hook for that is replaced, once and for the whole process; it
-    still gets everything else.
+    what they raise, or Orbax logs it. So its hook for that is replaced, once and for the
+    whole process; it still gets everything else.
     """
+    logging.getLogger("absl").addFilter(_is_foreign)
     hook = sys.unraisablehook
 
     def unraisable(error: Any) -> None:
@@ -48,6 +47,10 @@ def drop_late_callbacks() -> None:
     logging.getLogger("asyncio").addFilter(
         lambda record: not (record.exc_info and _is_orbax(record.exc_info[2]))
     )
+
+
+def _is_foreign(record: logging.LogRecord) -> bool:
+    return ORBAX not in _path(record.pathname)
 
 
 def _is_orbax(raised: TracebackType | None) -> bool:
