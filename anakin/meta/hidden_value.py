@@ -60,7 +60,6 @@ def make_value(
             return params[timesteps.observation]
 
     else:
-        config = networks.with_torso(observation_spec, config)
         network = networks.build(observation_spec, config, _Head(config))
         init_params = network.init
 

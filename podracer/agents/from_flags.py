@@ -12,7 +12,6 @@ from podracer.agent import Agent
 from podracer.agents import AGENTS, algorithm
 from podracer.agents.algorithm import Algorithm, Preset
 from podracer.errors import UserError, nearest
-from podracer.networks import heads
 from podracer.transformations import Interface, normalizer, ranges
 from podracer.transformations.replay import Config as Replay
 from podracer.transformations.replay import replay as replaying
@@ -193,9 +192,9 @@ def make_agent(parts: Parts) -> Agent:
     if frame_stack > 1:
         spec = transformations.stacked_spec(spec, frame_stack)
     inner_actions = action_spec
-    continuous = heads.is_continuous(action_spec)
+    continuous = ranges.has_floats(action_spec)
     if continuous and interface.actions == "scale":
-        inner_actions = ranges.scaled_spec(action_spec)
+        inner_actions = ranges.scaled_action_spec(action_spec)
     if last_action:
         spec = (spec, inner_actions)
     network = make_network(spec, inner_actions, network)

@@ -18,7 +18,7 @@ from podracer.agent import Agent
 from podracer.agents import learned_rule
 from podracer.agents.algorithm import Preset
 from podracer.errors import UserError, check_at_least_one, check_ranges
-from podracer.networks import heads, torsos
+from podracer.networks import heads, masks, torsos
 from podracer.networks.policies import Categorical
 from podracer.parallel import AVERAGE, Average
 from podracer.rules import files
@@ -143,7 +143,8 @@ def make_network(
         y = torsos.dense(config.prediction_size, name="prediction_head")
         return rule.Predictions(policy(features), Categorical(y(features)))
 
-    return networks.with_heads(observation_spec, config, predict)
+    network = networks.with_heads(observation_spec, config, predict)
+    return masks.mask_network(network, action_spec, masks.forbid_in_policy)
 
 
 def _table(observation_spec: Any, actions: int, predictions: int) -> networks.Network:

@@ -31,7 +31,7 @@ from podracer.agents.algorithm import Preset
 from podracer.errors import check_ranges
 from podracer.learning import losses, minibatches, optimizers
 from podracer.learning.gradients import Loss
-from podracer.networks import heads, torsos
+from podracer.networks import heads, masks, torsos
 from podracer.parallel import AVERAGE, Average
 
 
@@ -195,9 +195,13 @@ def make_loss(network: networks.Network) -> Loss:
 
 
 def explore(key: jax.Array, values: jax.Array, epsilon: jax.Array) -> jax.Array:
-    """The action of the largest of the values [A], or any with probability epsilon."""
+    """The action of the largest of the values [A], or any with probability epsilon.
+
+    A value of -inf forbids its action.
+    """
     chance, choice = jax.random.split(key)
-    anything = jax.random.randint(choice, (), 0, values.shape[-1])
+    allowed = jnp.cumsum(values > -jnp.inf)  # up to each action
+    anything = jnp.argmax(allowed > jax.random.randint(choice, (), 0, allowed[-1]))
     random = jax.random.uniform(chance) < epsilon
     return jnp.where(random, anything, jnp.argmax(values))
 
@@ -216,7 +220,7 @@ def make_network(
     action_spec: specs.Array,
     config: NetworkConfig = NetworkConfig(),
 ) -> networks.Network:
-    """A network that predicts action values [..., A].
+    """A network that predicts action values [..., A], -inf where an action is forbidden.
 
     Raises UserError for actions other than a single choice, for a policy head that is not
     the default, and as `networks.actor_critic`.
@@ -227,7 +231,8 @@ def make_network(
     def value_head(features):
         return torsos.dense(actions, "value_head")(features)
 
-    return networks.with_heads(observation_spec, config, value_head)
+    network = networks.with_heads(observation_spec, config, value_head)
+    return masks.mask_network(network, action_spec, masks.forbid_in_values)
 
 
 # Gallici et al. 2024: the configurations of its authors' code for CartPole, MinAtar and

@@ -4,7 +4,6 @@ from podracer.networks.building import (
     actor_critic,
     build,
     with_heads,
-    with_torso,
 )
 from podracer.networks.modules import Branch, Config
 from podracer.networks.network import (
@@ -26,5 +25,4 @@ __all__ = [
     "memory_after",
     "of_modules",
     "with_heads",
-    "with_torso",
 ]

@@ -16,6 +16,7 @@ from podracer import kernels
 from podracer.errors import UserError, check_at_least_one
 from podracer.networks import heads, modules, torsos
 from podracer.networks.building import with_heads
+from podracer.networks.masks import forbid_in_policy, mask_network
 from podracer.networks.network import Network
 from podracer.networks.policies import Categorical
 
@@ -95,7 +96,8 @@ def action_model(
             next_policy=head("next_policy", actions),
         )
 
-    return with_heads(observation_spec, config, predict)
+    network = with_heads(observation_spec, config, predict)
+    return mask_network(network, action_spec, forbid_in_policy)
 
 
 class OneStep(nn.Module):

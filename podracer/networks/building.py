@@ -1,7 +1,5 @@
 """The actor-critic network for an environment's observations and actions."""
 
-import dataclasses
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,9 +12,11 @@ from dm_env import specs
 from podracer import kernels
 from podracer.agent import Key, PyTree
 from podracer.errors import UserError
-from podracer.networks import heads, torsos
+from podracer.networks import encoders, heads, torsos
+from podracer.networks.masks import forbid_in_policy, mask_network
 from podracer.networks.modules import ActorCritic, Config, WithHeads, make_cells
 from podracer.networks.network import Network, of_modules
+from podracer.observations import selected
 
 DEFAULT = Config()
 
@@ -26,15 +26,17 @@ def actor_critic(
 ) -> Network:
     """A network with a policy and a value, for an environment's specs.
 
-    Raises UserError for actions that no policy supports, for an observation that is no image
-    where the torso needs one or has no elements, and, when traced, for observations unlike
-    their spec.
+    The policy is over the actions that a field `action_mask` of the observation allows, if
+    there is one (`podracer.networks.masks`).
+
+    Raises UserError for actions that no policy supports, for a mask that does not fit them,
+    for an observation that is no image where the torso needs one or has no elements, and,
+    when traced, for observations unlike their spec.
     """
-    config = with_torso(observation_spec, config)
-    module = ActorCritic(config, *heads.kind_of(action_spec))
-    branches = 2 if config.separate_value else 1
-    network = build(observation_spec, config, module, branches)
-    return network._replace(is_value=of_modules("value", "value_head"))
+    module = ActorCritic(config, heads.actions_of(action_spec))
+    network = build(observation_spec, config, module, len(config.branches))
+    network = network._replace(is_value=of_modules("value", "value_head"))
+    return mask_network(network, action_spec, forbid_in_policy)
 
 
 def with_heads(
@@ -44,12 +46,12 @@ def with_heads(
 
     Raises UserError as `actor_critic` does for observations, and for a separate value.
     """
-    if config.separate_value:
+    if len(config.branches) > 1:
+        field = "separate_value" if config.separate_value else "value_sees"
         raise UserError(
-            "separate_value is true, but this network has one torso for all of its heads: "
-            "leave it out"
+            f"{field} is {getattr(config, field)}, but this network has one torso for all of "
+            "its heads: leave it out"
         )
-    config = with_torso(observation_spec, config)
     return build(observation_spec, config, WithHeads(config, predict))
 
 
@@ -60,13 +62,17 @@ def build(
 
     Args:
       observation_spec: a pytree of dm_env specs.
-      config: of the module's branches, see `with_torso`.
+      config: of the module's branches.
       module: (memory, timesteps [T, B, ...]) -> (memory, predictions [T, B, ...]), made of
         `Branch(config)`, each with an element of `memory`, and heads.
       branches: number of them.
 
-    Raises UserError, when traced, for observations unlike their spec.
+    Raises UserError for observations that its torsos cannot see (`encoders.torsos_of`) or that
+    lack a leaf which a branch is to see, and, when traced, for those unlike their spec.
     """
+    observation = observation_spec[0] if config.last_action else observation_spec
+    for sees in config.branches.values():
+        encoders.torsos_of(selected(observation, sees), config.torso)
 
     def apply(params: PyTree, memory: PyTree, timesteps: dm_env.TimeStep):
         check_shapes(observation_spec, timesteps)
@@ -129,27 +135,3 @@ def check_shapes(observation_spec: Any, timesteps: dm_env.TimeStep) -> None:
                 f"{x.shape[len(batch) :]}, but observation_spec says {spec.shape}: correct "
                 "the environment or its observation_spec"
             )
-
-
-def with_torso(observation_spec: Any, config: Config) -> Config:
-    """The config with a torso for such observations, chosen if auto; else UserError."""
-    seen = observation_spec[0] if config.last_action else observation_spec
-    if not any(math.prod(spec.shape) for spec in jax.tree.leaves(seen)):
-        raise UserError(
-            f"observation_spec is {seen}, without a number that a network could see: where "
-            "there is nothing to observe, give a constant of shape (1,)"
-        )
-    shape = getattr(seen, "shape", ())
-    side = min(shape[:2]) if len(shape) == 3 else 0  # of an image [H, W, C]
-    smallest = {"shallow": 36, "a3c": 20, "minatar": 3, "mlp": 0, "resnet": 1}  # sides
-    if config.torso == "auto":
-        names = ("shallow", "minatar", "mlp")
-        torso = next(name for name in names if side >= smallest[name])
-        return dataclasses.replace(config, torso=torso)
-    if side < smallest[config.torso]:
-        raise UserError(
-            f"torso is {config.torso}, for images [H, W, C] of at least "
-            f"{smallest[config.torso]} pixels a side; the observation is "
-            f"{shape or seen}: try torso mlp"
-        )
-    return config

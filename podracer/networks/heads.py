@@ -7,7 +7,7 @@ mean does; `exp` or `softplus` keeps it positive, `bounded` within bounds.
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -83,6 +83,21 @@ def check_unused(config: Config, who: str, *used: str) -> None:
             )
 
 
+class Actions(NamedTuple):
+    """The parts of an action, a tree, and what each of them is, as `kind_of` says."""
+
+    structure: Any  # jax.tree.structure
+    parts: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+def actions_of(action_spec: Any) -> Actions:
+    """What an action consists of. Raises UserError as `kind_of`."""
+    parts, structure = jax.tree.flatten(action_spec)
+    if not parts:
+        kind_of(action_spec)  # which says what an action may be
+    return Actions(structure, tuple(map(kind_of, parts)))
+
+
 class PolicyHead(nn.Module):
     """features [..., F] -> a policy over the actions that `kind_of` describes."""
 
@@ -155,7 +170,8 @@ def kind_of(action_spec: Any) -> tuple[str, tuple[int, ...]]:
     raise UserError(
         f"action_spec is {_one_line(action_spec)}; a policy is for one choice (a dm_env "
         "DiscreteArray), several (a BoundedArray [K] of integers from 0) or numbers (a "
-        "BoundedArray [D] of floats): wrap the environment so that it has one of these"
+        "BoundedArray [D] of floats), or for a tree of these: wrap the environment so that "
+        "it has one"
     )
 
 
@@ -169,12 +185,6 @@ def number_of_actions(action_spec: Any, who: str) -> int:
             "dm_env DiscreteArray): use another agent, such as ppo"
         )
     return sizes[0]
-
-
-def is_continuous(action_spec: Any) -> bool:
-    """Whether an action, any pytree, has nothing but floats."""
-    leaves = jax.tree.leaves(action_spec)
-    return all(np.issubdtype(spec.dtype, np.floating) for spec in leaves)
 
 
 def _one_line(spec: Any) -> str:

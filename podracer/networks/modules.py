@@ -13,8 +13,10 @@ import jax.numpy as jnp
 from podracer import kernels
 from podracer.agent import PyTree
 from podracer.errors import UserError, check_at_least_one
-from podracer.networks import heads, torsos
+from podracer.networks import encoders, heads, torsos
 from podracer.networks.network import Predictions
+from podracer.networks.policies import Composite, Policy
+from podracer.observations import selected
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,10 +24,17 @@ class Config:
     """An actor-critic network."""
 
     torso: Literal["auto", "mlp", "minatar", "a3c", "shallow", "resnet"] = "auto"
-    """network for the observation: fully connected (mlp), convolutions for MinAtar, those
-    of A3C (a3c), those of DQN and MonoBeast (shallow; three times a3c's operations), or
-    IMPALA's deep network (resnet); auto takes shallow for large images, minatar for small
-    ones and mlp for anything else"""
+    """network for the observation's images [H, W, C]: convolutions for MinAtar, those of
+    A3C (a3c), those of DQN and MonoBeast (shallow; three times a3c's operations), or
+    IMPALA's deep network (resnet); auto takes shallow for large images and minatar for
+    small ones. All other leaves go through one mlp, and with mlp the images too"""
+    share_images: bool = False
+    """images of one shape go through one torso, rather than each through its own"""
+    policy_sees: tuple[str, ...] = ()
+    """leaves of the observation that the policy sees, as `state` or `camera.pixels`; empty:
+    all. Another value_sees gives the value a torso and recurrent core of its own"""
+    value_sees: tuple[str, ...] = ()
+    """leaves of the observation that the value sees; empty: all"""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """number of units in each layer of an mlp torso"""
     activation: Literal["relu", "tanh"] = "relu"
@@ -70,41 +79,63 @@ class Config:
                 "(--network.no-layer-norm), or choose another torso"
             )
 
+    @property
+    def branches(self) -> dict[str, tuple[str, ...]]:
+        """The torsos with their recurrent cores, and the leaves that each sees."""
+        if self.separate_value or self.policy_sees != self.value_sees:
+            return {"policy": self.policy_sees, "value": self.value_sees}
+        return {"shared": self.policy_sees}
+
 
 class ActorCritic(nn.Module):
     """(memory [B, ...], timesteps [T, B, ...]) -> (memory, Predictions [T, B, ...])."""
 
     config: Config
-    action_kind: str
-    action_sizes: tuple[int, ...]
+    actions: heads.Actions
 
     @nn.compact
     def __call__(self, memory: tuple, timesteps: dm_env.TimeStep):
-        names = ("policy", "value") if self.config.separate_value else ("shared",)
         branches = [
-            Branch(self.config, name=name)(x, timesteps)
-            for name, x in zip(names, memory, strict=True)
+            Branch(self.config, sees, name=name)(x, timesteps)
+            for (name, sees), x in zip(
+                self.config.branches.items(), memory, strict=True
+            )
         ]
         memory, features = zip(*branches, strict=True)  # features [T, B, F]
-        head = heads.PolicyHead(
-            self.action_kind, self.action_sizes, self.config.head, name="policy_head"
-        )
+        policy = self.policy(features[0])
         value = torsos.dense(1, name="value_head")(features[-1])
-        return memory, Predictions(head(features[0]), value[..., 0])
+        return memory, Predictions(policy, value[..., 0])
+
+    def policy(self, features: jax.Array) -> Policy:
+        """One head, or one for each part of a composite action."""
+        structure, parts = self.actions
+        composite = structure != jax.tree.structure(0)
+        policies = [
+            heads.PolicyHead(
+                *part,
+                self.config.head,
+                name=f"policy_head_{n}" if composite else "policy_head",
+            )(features)
+            for n, part in enumerate(parts)
+        ]
+        return Composite(structure.unflatten(policies)) if composite else policies[0]
 
 
 class Branch(nn.Module):
-    """Torso and recurrent core: features [T, B, F] for the heads."""
+    """Torsos and recurrent core: features [T, B, F] for the heads."""
 
     config: Config
+    sees: tuple[str, ...] = ()  # leaves of the observation; none: all
 
     @nn.compact
     def __call__(self, memory: tuple, timesteps: dm_env.TimeStep):
         config, observation = self.config, timesteps.observation
         if config.last_action:
             observation, last_action = observation
-        seen = nn.BatchApply(make_torso(config))(observation)
-        features = [seen.astype(jnp.promote_types(seen.dtype, jnp.float32))]
+        features = [
+            x.astype(jnp.promote_types(x.dtype, jnp.float32))
+            for x in encode(config, selected(observation, self.sees))
+        ]
         if config.last_reward:
             features.append(jnp.clip(timesteps.reward, -1.0, 1.0)[..., None])
         if config.last_action:
@@ -118,6 +149,26 @@ class Branch(nn.Module):
         return tuple(after), features
 
 
+def encode(config: Config, observation: PyTree) -> list[jax.Array]:
+    """Features [T, B, F] of each image [T, B, H, W, C], and of all other leaves together.
+
+    Called in a module's `__call__`, to which the torsos' parameters belong.
+    """
+    images, others, torsos_of_images = [], [], {}
+    for number, leaf in enumerate(jax.tree.leaves(observation)):
+        torso = encoders.torso_of(leaf.shape[2:], config.torso)
+        if torso == "mlp":
+            others.append(leaf)
+            continue
+        shared = leaf.shape[2:] if config.share_images else number
+        if shared not in torsos_of_images:
+            torsos_of_images[shared] = nn.BatchApply(make_torso(config, torso))
+        images.append(torsos_of_images[shared](leaf))
+    if others:
+        images.append(nn.BatchApply(make_torso(config, "mlp"))(others))
+    return images
+
+
 class WithHeads(nn.Module):
     """(memory, timesteps [T, B, ...]) -> (memory, heads(features [T, B, F])), in one branch."""
 
@@ -126,7 +177,7 @@ class WithHeads(nn.Module):
 
     @nn.compact
     def __call__(self, memory: tuple, timesteps: dm_env.TimeStep):
-        branch = Branch(self.config, name="shared")
+        branch = Branch(self.config, self.config.policy_sees, name="shared")
         after, features = branch(memory[0], timesteps)
         return (after,), self.heads(features)
 
@@ -153,17 +204,17 @@ class Core(nn.Module):
         return kernels.scan(over_time, memory, inputs, together=8, recompute=True)
 
 
-def make_torso(config: Config) -> nn.Module:
+def make_torso(config: Config, torso: str) -> nn.Module:
     init = torsos.INITS[config.init]
     dtype = jnp.bfloat16 if config.precision == "bfloat16" else None
-    if config.torso == "mlp":
+    if torso == "mlp":
         activation = torsos.ACTIVATIONS[config.activation]
         return torsos.MLP(
             config.hidden_sizes, activation, init, config.layer_norm, dtype
         )
-    if config.torso == "resnet":
+    if torso == "resnet":
         return torsos.ResNet(config.width, config.depth, init, dtype)
-    return torsos.CONVOLUTIONS[config.torso](init, config.layer_norm, dtype)
+    return torsos.CONVOLUTIONS[torso](init, config.layer_norm, dtype)
 
 
 def make_cells(config: Config) -> list[nn.RNNCellBase]:

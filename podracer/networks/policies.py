@@ -5,11 +5,15 @@ trajectories and compared with the target policy. `...` are any leading axes, as
 """
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from podracer.agent import PyTree
+from podracer.observations import named
 
 EDGE = 1.0 - 1e-6  # limit of squashed actions: at 1 the inverse of tanh is infinite
 # For means over N(0, 1) by the trapezoidal rule.
@@ -139,7 +143,75 @@ class TanhGaussian(NamedTuple):
         return Gaussian(*self).kl(Gaussian(*other))
 
 
-Policy = Categorical | MultiCategorical | Gaussian | TanhGaussian
+Part = Categorical | MultiCategorical | Gaussian | TanhGaussian
+
+
+class Composite(NamedTuple):
+    """Independent parts of an action; an action is a tree [...] like that of the parts."""
+
+    parts: PyTree  # of policies
+
+    def sample(self, keys: jax.Array) -> PyTree:
+        parts, structure = jax.tree.flatten(self.parts, is_part)
+        keys = jax.vmap(jax.random.split, (0, None), 1)(keys, len(parts))
+        return structure.unflatten(
+            x.sample(k) for x, k in zip(parts, keys, strict=True)
+        )
+
+    def mode(self) -> PyTree:
+        return self._each(lambda part: part.mode())
+
+    def log_prob(self, action: PyTree) -> jax.Array:
+        return self._total(lambda part, x: part.log_prob(x), action)
+
+    def entropy(self) -> jax.Array:
+        return self._total(lambda part: part.entropy())
+
+    def kl(self, other: "Composite") -> jax.Array:
+        """KL(self || other)."""
+        return self._total(lambda part, x: part.kl(x), other.parts)
+
+    def _each(self, function: Callable, *trees: PyTree) -> PyTree:
+        return jax.tree.map(function, self.parts, *trees, is_leaf=is_part)
+
+    def _total(self, function: Callable, *trees: PyTree) -> jax.Array:
+        return sum(jax.tree.leaves(self._each(function, *trees)))
+
+
+Policy = Part | Composite
+
+
+def is_part(policy: Any) -> bool:
+    return isinstance(policy, Part)
+
+
+def masked(policy: Policy, allowed: Mapping[str, jax.Array]) -> Policy:
+    """The policy [...], without what is forbidden.
+
+    Args:
+      policy: over an action.
+      allowed: by the name of an action's part (empty, where it has none): bool
+        [..., A_1 + ... + A_K], of its K choices; a part that is not there is left as it is.
+    """
+    if isinstance(policy, Composite):
+        parts = named(policy.parts, is_part)
+        return Composite(
+            jax.tree.unflatten(
+                jax.tree.structure(policy.parts, is_part),
+                [_masked(part, allowed.get(name)) for name, part in parts.items()],
+            )
+        )
+    return _masked(policy, allowed.get(""))
+
+
+def _masked(part: Part, allowed: jax.Array | None) -> Part:
+    if allowed is None:
+        return part
+    if isinstance(part, Categorical):
+        return Categorical(jnp.where(allowed, part.logits, -jnp.inf))
+    ends = np.cumsum([x.logits.shape[-1] for x in part.choices])[:-1]
+    masks = jnp.split(allowed, ends, axis=-1)
+    return MultiCategorical(tuple(map(_masked, part.choices, masks)))
 
 
 def _finite(log_p: jax.Array, x: jax.Array) -> jax.Array:

@@ -55,7 +55,7 @@ ACTIVATIONS = {"relu": kernels.relu, "tanh": jnp.tanh}
 class MLP(nn.Module):
     """Fully connected layers over the flattened leaves of any pytree, concatenated.
 
-    Integers are taken as quantities; `one_hot` encodes discrete observations.
+    Bytes are divided by 255, other integers are taken as quantities; `one_hot` encodes discrete observations.
     """
 
     hidden_sizes: tuple[int, ...] = (64, 64)
@@ -153,8 +153,9 @@ def to_float(image: jax.Array) -> jax.Array:
 
 
 def flatten(x: jax.Array) -> jax.Array:
-    """float32 [B, F]"""
-    return x.reshape(x.shape[0], -1).astype(jnp.float32)
+    """float32 [B, F], bytes as 0 to 1."""
+    flat = x.reshape(x.shape[0], -1).astype(jnp.float32)
+    return flat / 255 if x.dtype == jnp.uint8 else flat
 
 
 def normalized(x: jax.Array, layer_norm: bool) -> jax.Array:

@@ -15,6 +15,7 @@ from podracer.transformations.ranges import (
     clip_actions,
     scale_actions,
     scale_observations,
+    scaled_action_spec,
     scaled_spec,
 )
 
@@ -27,6 +28,7 @@ __all__ = [
     "remember",
     "scale_actions",
     "scale_observations",
+    "scaled_action_spec",
     "scaled_spec",
     "stack_frames",
     "stacked_spec",

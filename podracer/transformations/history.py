@@ -4,6 +4,7 @@ Transformations make agents of agents, as optax composes; no runner changes for 
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import dm_env
 import jax
@@ -13,58 +14,88 @@ from dm_env import specs
 
 from podracer.agent import Agent, PyTree, Trajectory, with_last
 from podracer.errors import UserError
+from podracer.observations import each
 
 
-def stack_frames(agent: Agent, num_frames: int, frame_spec: specs.Array) -> Agent:
+def stack_frames(agent: Agent, num_frames: int, frame_spec: Any) -> Agent:
     """The agent sees the last `num_frames` frames, concatenated along the last axis.
 
     Environments deliver single frames, and trajectories hold them: the stack is part of the
     actor's state, and the learner rebuilds it. At FIRST it repeats the first frame, as in
-    EnvPool.
+    EnvPool. Of a tree of observations, the images [H, W, C] are stacked.
 
     Args:
       agent: made for `stacked_spec(frame_spec, num_frames)`.
       num_frames: number of frames in a stack.
-      frame_spec: the environment's own observation_spec, [..., C].
+      frame_spec: the environment's own observation_spec.
     """
     if num_frames == 1:
         return agent
     older = num_frames - 1
 
-    def initial(batch_size: int) -> jax.Array:
-        *shape, channels = frame_spec.shape
-        return jnp.zeros((batch_size, *shape, older * channels), frame_spec.dtype)
+    def initial(batch_size: int) -> PyTree:
+        def zeros(spec: specs.Array) -> jax.Array:
+            *shape, channels = spec.shape
+            return jnp.zeros((batch_size, *shape, older * channels), spec.dtype)
 
-    def push(frames: jax.Array, timestep: dm_env.TimeStep):
-        new = timestep.observation
-        first = timestep.first().reshape(-1, *(1,) * (new.ndim - 1))
-        filled = jnp.where(first, jnp.concatenate([new] * older, axis=-1), frames)
-        stack = jnp.concatenate([filled, new], axis=-1)
-        return stack[..., new.shape[-1] :], timestep._replace(observation=stack)
+        return jax.tree.map(zeros, _frames(frame_spec, frame_spec))
 
-    return remember(agent, initial, push, lambda frames, action: frames)
+    def push(stacks: PyTree, timestep: dm_env.TimeStep):
+        def one(frames: jax.Array, new: jax.Array) -> jax.Array:
+            first = timestep.first().reshape(-1, *(1,) * (new.ndim - 1))
+            filled = jnp.where(first, jnp.concatenate([new] * older, axis=-1), frames)
+            return jnp.concatenate([filled, new], axis=-1)
+
+        new = _frames(frame_spec, timestep.observation)
+        seen = jax.tree.map(one, stacks, new)
+        stacks = jax.tree.map(lambda x, y: x[..., y.shape[-1] :], seen, new)
+        observation = each(lambda x, _: x, seen, timestep.observation)
+        return stacks, timestep._replace(observation=observation)
+
+    return remember(agent, initial, push, lambda stacks, action: stacks)
 
 
-def stacked_spec(frame_spec: specs.Array, num_frames: int) -> specs.Array:
+def stacked_spec(frame_spec: Any, num_frames: int) -> Any:
     """The spec of `num_frames` frames, concatenated along the last axis.
 
-    Raises UserError for anything but one array with an axis.
+    Raises UserError for anything but one array with an axis, or a tree with an image.
     """
-    if not getattr(frame_spec, "shape", ()):
+    frames = _frames(frame_spec, frame_spec)
+    if not jax.tree.leaves(frames):
         raise UserError(
             f"frame_stack is {num_frames}, for observations of one array with at least one "
-            "axis, which this environment's are not: leave it at 1"
+            "axis, or with an image [H, W, C] in them, which this environment's are not: "
+            "leave it at 1"
         )
-    *shape, channels = frame_spec.shape
+    return each(lambda spec, _: _stacked(spec, num_frames), frames, frame_spec)
+
+
+def _frames(frame_spec: Any, tree: PyTree) -> PyTree:
+    """What is stacked of a tree like the spec; None for its other leaves."""
+
+    def frame(spec: specs.Array, x: Any) -> Any:
+        return x if _is_frame(frame_spec, spec) else None
+
+    return jax.tree.map(frame, frame_spec, tree)
+
+
+def _is_frame(frame_spec: Any, spec: specs.Array) -> bool:
+    """Whether a leaf is stacked: the only one, if it has an axis, otherwise an image."""
+    axes = 1 if spec is frame_spec else 3
+    return len(spec.shape) >= axes
+
+
+def _stacked(spec: specs.Array, num_frames: int) -> specs.Array:
+    *shape, channels = spec.shape
     bounds = {}
-    if isinstance(frame_spec, specs.BoundedArray):
+    if isinstance(spec, specs.BoundedArray):
         for name in ("minimum", "maximum"):
-            bound = getattr(frame_spec, name)
+            bound = getattr(spec, name)
             if bound.ndim:  # of each element, or of each channel
                 bounds[name] = np.concatenate(
-                    [np.broadcast_to(bound, frame_spec.shape)] * num_frames, axis=-1
+                    [np.broadcast_to(bound, spec.shape)] * num_frames, axis=-1
                 )
-    return frame_spec.replace(shape=(*shape, num_frames * channels), **bounds)
+    return spec.replace(shape=(*shape, num_frames * channels), **bounds)
 
 
 def observe_last_action(agent: Agent, action_spec: PyTree) -> Agent:

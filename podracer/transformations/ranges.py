@@ -1,6 +1,7 @@
 """Bounds: agents whose actions and observations range from -1 to 1."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -10,18 +11,25 @@ from dm_env import specs
 
 from podracer.agent import ActorOutput, Agent, PyTree, Trajectory
 from podracer.errors import UserError
+from podracer.observations import each, quantities
 from podracer.transformations.history import learning_from, remember
 
 
 def scaled_spec(spec: Any) -> Any:
-    """A pytree of specs with bounds -1 and 1; discrete ones are left unchanged."""
+    """A pytree of specs of observations, with bounds -1 and 1.
 
-    def scaled(spec):
-        if isinstance(spec, specs.DiscreteArray):
-            return spec
-        return specs.BoundedArray(spec.shape, np.float32, -1.0, 1.0, spec.name)
+    What is no quantity (`podracer.observations`) is left unchanged.
+    """
+    return each(_scaled, quantities(spec), spec)
 
-    return jax.tree.map(scaled, spec)
+
+def scaled_action_spec(spec: Any) -> Any:
+    """A pytree of specs of actions, floats with bounds -1 and 1; others are unchanged."""
+    return each(_scaled, _floats(spec), spec)
+
+
+def _scaled(spec: specs.Array, _: Any) -> specs.BoundedArray:
+    return specs.BoundedArray(spec.shape, np.float32, -1.0, 1.0, spec.name)
 
 
 def scale_observations(agent: Agent, observation_spec: Any) -> Agent:
@@ -31,35 +39,46 @@ def scale_observations(agent: Agent, observation_spec: Any) -> Agent:
       agent: made for `scaled_spec(observation_spec)`.
       observation_spec: the environment's; UserError where it has no finite bounds.
     """
-    _check_ranges(
-        "observation_spec", observation_spec, "normalize_observations needs none"
-    )
+    numbers = quantities(observation_spec)
+    _check_ranges("observation_spec", numbers, "normalize_observations needs none")
 
     def scale(spec, x):
-        if isinstance(spec, specs.DiscreteArray):
-            return x
         bounds = _range(spec)
         return (x.astype(jnp.float32) - bounds.center) / bounds.half
 
     def see(history, timestep):
-        observation = _each(scale, observation_spec)(timestep.observation)
+        observation = _batched(scale, numbers)(timestep.observation)
         return history, timestep._replace(observation=observation)
 
     return remember(agent, lambda batch_size: (), see, lambda history, action: history)
+
+
+def has_floats(action_spec: Any) -> bool:
+    """Whether an action, any pytree, has a part of floats."""
+    return bool(jax.tree.leaves(_floats(action_spec)))
+
+
+def _floats(action_spec: Any) -> Any:
+    """The spec with None for the parts that are not of floats."""
+
+    def part(spec: specs.Array) -> specs.Array | None:
+        return spec if np.issubdtype(spec.dtype, np.floating) else None
+
+    return jax.tree.map(part, action_spec)
 
 
 def scale_actions(agent: Agent, action_spec: Any) -> Agent:
     """The agent's actions from -1 to 1 are scaled to the environment's bounds.
 
     Actions beyond -1 and 1 are clipped for the environment only: the agent learns from the
-    action that it chose.
+    action that it chose. Of a composite action, the floats are scaled.
 
     Args:
-      agent: made for `scaled_spec(action_spec)`.
-      action_spec: the environment's; UserError where it has no finite bounds.
+      agent: made for `scaled_action_spec(action_spec)`.
+      action_spec: the environment's; UserError where floats have no finite bounds.
     """
     way_out = "clip_actions (--interface.actions clip) needs none"
-    _check_ranges("action_spec", action_spec, way_out)
+    _check_ranges("action_spec", _floats(action_spec), way_out)
     return _act_within(agent, action_spec, lambda to, x: to.center + to.half * x)
 
 
@@ -68,7 +87,7 @@ def clip_actions(agent: Agent, action_spec: Any) -> Agent:
 
     Args:
       agent: made for `action_spec`, whose bounds it may exceed.
-      action_spec: the environment's; UserError unless of floats.
+      action_spec: the environment's; UserError unless floats are among them.
     """
     return _act_within(agent, action_spec, lambda to, x: x)
 
@@ -78,12 +97,11 @@ def _act_within(agent: Agent, action_spec: Any, move: Callable) -> Agent:
 
     `ActorOutput.extras` is the agent's own ActorOutput.
     """
-    for path, spec in jax.tree.leaves_with_path(action_spec):
-        if not np.issubdtype(spec.dtype, np.floating):
-            raise UserError(
-                f"action_spec{jax.tree_util.keystr(path)} is of {spec.dtype}; only float "
-                "actions can be scaled or clipped: leave scale_actions or clip_actions out"
-            )
+    if not has_floats(action_spec):
+        raise UserError(
+            f"action_spec is {action_spec}; only float actions can be scaled or clipped: "
+            "leave scale_actions or clip_actions out"
+        )
 
     def to_environment(spec, action):
         bounds = _range(spec)
@@ -92,7 +110,7 @@ def _act_within(agent: Agent, action_spec: Any, move: Callable) -> Agent:
     def within(act):
         def step(*arguments):
             actor_state, output = act(*arguments)
-            action = _each(to_environment, action_spec)(output.action)
+            action = _batched(to_environment, _floats(action_spec))(output.action)
             return actor_state, ActorOutput(action, output)
 
         return step
@@ -124,17 +142,17 @@ def _range(spec: specs.Array) -> Range:
     return Range(low, high, (low + high) / 2, (high - low) / 2)
 
 
-def _each(function: Callable, spec: Any) -> Callable[[PyTree], PyTree]:
-    """`function(leaf of spec, leaf)` over a batch [B, ...] of trees like the spec."""
-    return jax.vmap(lambda tree: jax.tree.map(function, spec, tree))
+def _batched(function: Callable, parts: Any) -> Callable[[PyTree], PyTree]:
+    """`each(function, parts, tree)` over a batch [B, ...] of trees."""
+    return jax.vmap(partial(each, function, parts))
 
 
 def _check_ranges(field: str, spec: Any, way_out: str) -> None:
-    """Raises UserError where a spec that is not discrete has no finite bounds."""
+    """Raises UserError where a leaf has no finite bounds."""
     for path, leaf in jax.tree.leaves_with_path(spec):
         low, high, _, half = _range(leaf)
         bad = ~((0.0 < half) & (half < np.inf))
-        if bad.any() and not isinstance(leaf, specs.DiscreteArray):
+        if bad.any():
             raise UserError(
                 f"{field}{jax.tree_util.keystr(path)} has bounds {low[bad][0]:g} to "
                 f"{high[bad][0]:g}; to scale, they must be finite and differ: {way_out}"

@@ -88,7 +88,7 @@ def test_weights_start_as_pytorchs_do_and_biases_at_zero():
     [("mlp", 10), ("minatar", 10), ("a3c", 40), ("shallow", 40), ("resnet", 40)],
 )
 def test_each_torso_starts_with_the_weights_that_its_configuration_names(torso, side):
-    torso = modules.make_torso(networks.Config(torso, init="orthogonal"))
+    torso = modules.make_torso(networks.Config(init="orthogonal"), torso)
     params = jax.jit(torso.init)(jax.random.key(0), jnp.zeros((1, side, side, 4)))
     for layer in params["params"].values():
         kernel = np.asarray(layer["kernel"]).reshape(-1, layer["kernel"].shape[-1])

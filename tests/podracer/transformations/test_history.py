@@ -79,6 +79,24 @@ def test_acting_and_learning_see_the_same_stacks():
     assert int(state[1][0]) == len(types)  # the inner agent keeps its own state
 
 
+def test_of_a_tree_of_observations_the_images_are_stacked():
+    spec = {"image": FRAME, "state": specs.Array((3,), np.float32)}
+    stacked = transformations.stacked_spec(spec, 4)
+    assert stacked["image"].shape == (2, 2, 4)
+    assert stacked["state"] is spec["state"]
+    alone = transformations.stack_frames(observer(), 4, FRAME)
+    agent = transformations.stack_frames(observer(), 4, spec)
+    timesteps = some_timesteps([FIRST, MID, LAST, FIRST])
+    of_image, of_both = alone.initial_actor_state(2), agent.initial_actor_state(2)
+    for t in range(4):
+        row, state = rows(timesteps, t), np.full((2, 3), t, np.float32)
+        of_image, expected = alone.actor_step(jnp.zeros(2), (), of_image, row)
+        both = row._replace(observation={"image": row.observation, "state": state})
+        of_both, output = agent.actor_step(jnp.zeros(2), (), of_both, both)
+        np.testing.assert_array_equal(output.extras["image"], expected.extras)
+        np.testing.assert_array_equal(output.extras["state"], state)
+
+
 def test_stacked_spec():
     assert transformations.stacked_spec(FRAME, 4).shape == (2, 2, 4)
 
@@ -91,7 +109,9 @@ def test_bounds_of_each_element_are_stacked_too():
     np.testing.assert_array_equal(stacked.maximum, np.ones((2, 6)))
 
 
-@pytest.mark.parametrize("spec", [specs.DiscreteArray(3), {"frame": FRAME}])
+@pytest.mark.parametrize(
+    "spec", [specs.DiscreteArray(3), {"state": specs.Array((3,), np.float32)}]
+)
 def test_what_cannot_be_stacked_is_one_line(spec):
     with pytest.raises(UserError, match="frame_stack is 4, for observations of one"):
         transformations.stacked_spec(spec, 4)

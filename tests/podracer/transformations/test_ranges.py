@@ -220,6 +220,15 @@ def test_scaled_specs():
     assert scaled["b"] is spec["b"]
 
 
+@pytest.mark.parametrize("act", [ranges.scale_actions, ranges.clip_actions])
+@pytest.mark.parametrize(
+    "spec", [specs.BoundedArray((), np.int32, 0, 3), specs.DiscreteArray(3)]
+)
+def test_actions_without_floats_have_no_bounds_to_keep(act, spec):
+    with pytest.raises(UserError, match="^action_spec is .*only float.*out$"):
+        act(gaussian(), {"x": spec})
+
+
 @pytest.mark.parametrize(
     ("field", "spec", "line"),
     [
@@ -233,8 +242,6 @@ def test_scaled_specs():
             specs.BoundedArray((2,), np.float64, [-1, 0], [1, INF]),
             "bounds 0 to inf;",
         ),
-        ("action_spec", specs.BoundedArray((), np.int32, 0, 3), "is of int32;.*out$"),
-        ("action_spec", specs.DiscreteArray(3), "is of int32;.*out$"),
         (
             "observation_spec",
             specs.BoundedArray((3,), np.float32, -1, [1, -1, 1]),
@@ -259,3 +266,30 @@ def test_what_has_no_range_is_told_in_a_line(field, spec, line):
     with pytest.raises(UserError, match=f"^{field}\\['x'\\] .*{line}") as error:
         change(gaussian(), {"x": spec})
     assert "\n" not in str(error.value)
+
+
+def test_of_a_composite_action_the_floats_are_scaled():
+    spec = {"gear": specs.DiscreteArray(3), "steer": ACTION}
+    inner = ranges.scaled_action_spec(spec)
+    assert inner["gear"] is spec["gear"]
+    assert (inner["steer"].minimum, inner["steer"].maximum) == (-1.0, 1.0)
+    own = {"gear": jnp.array([2]), "steer": jnp.array([[0.5, -3.0]])}
+    agent = gaussian()._replace(
+        actor_step=lambda keys, params, state, timestep: (state, ActorOutput(own, ()))
+    )
+    _, output = ranges.scale_actions(agent, spec).actor_step((), (), (), ())
+    np.testing.assert_array_equal(output.action["gear"], [2])
+    np.testing.assert_allclose(output.action["steer"], [[1.0, -1.0]])
+    assert output.extras.action is own
+
+
+def test_what_is_no_quantity_is_not_scaled():
+    spec = {
+        "action_mask": specs.BoundedArray((3,), np.int8, 0, 1),
+        "flag": specs.BoundedArray((), bool, False, True),
+        "kind": specs.DiscreteArray(4),
+        "state": OBSERVATION,
+    }
+    scaled = ranges.scaled_spec(spec)
+    kept = {name for name in spec if scaled[name] is spec[name]}
+    assert kept == {"action_mask", "flag", "kind"}
