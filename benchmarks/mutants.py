@@ -72,6 +72,7 @@ TESTS = {  # of the part, the quickest first: the first that fails ends the run
     f"{AGENTS}/impala.py": ("tests/podracer/agents/test_impala.py",),
     f"{AGENTS}/batch_ppo/update.py": ("tests/podracer/agents/test_batch_ppo.py",),
     f"{AGENTS}/muzero/agent.py": ("tests/podracer/agents/test_muzero.py",),
+    f"{AGENTS}/muzero/search.py": ("tests/podracer/agents/test_muzero.py",),
     f"{CHECKPOINTS}/checksums.py": (f"tests/{CHECKPOINTS}",),
     f"{CHECKPOINTS}/finding.py": (f"tests/{CHECKPOINTS}",),
     f"{CHECKPOINTS}/reading.py": (f"tests/{CHECKPOINTS}",),
@@ -170,9 +171,9 @@ MUTANTS = (
         "jax.tree.map(jnp.ones_like, network.initial_memory(each))",
     ),
     Mutant(
-        f"{AGENTS}/muzero/agent.py",
-        "if exploring else jnp.float32(0.0)",
-        "if True else jnp.float32(0.0)",
+        f"{AGENTS}/muzero/search.py",
+        "gumbel_scale=1.0 if exploring else 0.0",
+        "gumbel_scale=1.0",
     ),
     Mutant(
         f"{AGENTS}/muzero/agent.py",

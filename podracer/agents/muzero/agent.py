@@ -82,7 +82,6 @@ def make_agent(config: Config, network: Model, average: Average = AVERAGE) -> Ag
     def act(exploring, keys, actor_params, actor_state, timestep):
         keys, other_keys = jnp.unstack(jax.vmap(jax.random.split)(keys), axis=1)
         params, temperature = actor_params
-        temperature = temperature if exploring else jnp.float32(0.0)
         result = search(keys, params, timestep.observation, temperature, exploring)
         other_action = jax.vmap(
             lambda key: jax.random.randint(key, (), 0, model.num_actions)

@@ -357,6 +357,42 @@ def test_pieces_of_mere_padding_are_left_out(lengths, steps):
     assert int(after.shared.opt_state[0].count) == config.epochs * steps
 
 
+def test_pieces_of_mere_padding_come_last():
+    """The update is that of episodes without space for any."""
+    padded = dataclasses.replace(
+        SMALL,
+        padding_in_advantages=False,
+        kl_over_max_length=False,
+        chunk_length=2,
+        chunks_per_step=4,
+    )
+    exact = dataclasses.replace(padded, max_episode_length=2)
+    before = full(make(padded), (2, 2, 1, 1))
+    rows = jax.tree.map(lambda x: x[:, :3], before.local.rows)
+    without = before._replace(local=before.local._replace(rows=rows))
+    a, _ = trained(make(padded), before)
+    b, _ = trained(make(exact), without)
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5),
+        a.shared.params,
+        b.shared.params,
+    )
+
+
+def test_a_chunk_starts_without_memory():
+    network = network_of(dataclasses.replace(NETWORK, memory="gru", memory_size=4))
+
+    def unroll(params, memory, timesteps):
+        remembered = sum(jnp.abs(x).sum() for x in jax.tree.leaves(memory))
+        policy, value = network.unroll(params, memory, timesteps)
+        return networks.Predictions(policy, jnp.where(remembered > 0, jnp.nan, value))
+
+    config = dataclasses.replace(SMALL, epochs=1, chunk_length=2, chunks_per_step=4)
+    agent = jitted(batch_ppo.make_agent(config, network._replace(unroll=unroll)))
+    _, metrics = trained(agent, full(agent))
+    assert all(np.isfinite(float(x)) for x in metrics.values())
+
+
 def test_fewer_pieces_than_a_step_takes_are_one_step():
     """Short episodes were never learned from."""
     config = dataclasses.replace(SMALL, chunk_length=2, chunks_per_step=5)

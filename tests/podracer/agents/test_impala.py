@@ -208,3 +208,4 @@ def test_an_update_moves_every_parameter_once():
     assert all(jax.tree.leaves(moved))
     assert int(after.shared.updates) == 1
     assert all(np.isfinite(float(x)) for x in metrics.values())
+    assert -np.log(2) <= metrics["loss/entropy"] < -0.1  # a mean over six transitions

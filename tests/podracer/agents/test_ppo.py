@@ -18,6 +18,7 @@ from podracer.errors import UserError
 from podracer.learning import losses
 from podracer.networks import Network, Predictions
 from podracer.networks.policies import Categorical
+from podracer.parallel import AVERAGE
 from tests.jitted import jitted
 
 FIRST, MID, LAST = map(int, dm_env.StepType)
@@ -176,6 +177,29 @@ def test_a_clipped_value_gains_nothing():
     )
     assert float(terms["loss/value"]) == pytest.approx(0.5 * 0.8**2)
     assert float(gradient["value"]) == 0.0
+
+
+def test_targets_are_values_and_advantages_of_clipped_rewards():
+    config = ppo.Config(
+        discount_factor=0.9,
+        gae_lambda=0.8,
+        reward_clipping="abs_one",
+        normalize_advantages="none",
+    )
+    ones = np.ones((3, 1), np.float32)
+    timesteps = dm_env.TimeStep(
+        np.full((3, 1), MID), np.float32([[0], [5], [-3]]), ones, ones
+    )
+    outputs = ActorOutput(np.zeros((2, 1), np.int32), ppo.Extras(-ones[1:], ones[1:]))
+    network = constant_network([0.0, 0.0], 0.5)
+    params = network.init(None)
+    batch = ppo.make_batch(
+        config, network, AVERAGE, params, Trajectory(timesteps, outputs, ())
+    )
+    second = -1.0 + 0.9 * 0.5 - 1.0
+    first = 1.0 + 0.9 * 1.0 - 1.0 + 0.9 * 0.8 * second
+    np.testing.assert_allclose(batch.advantage, [[first], [second]], rtol=1e-6)
+    np.testing.assert_allclose(batch.target, [[first + 1.0], [second + 1.0]], rtol=1e-6)
 
 
 def test_a_void_transition_teaches_nothing():

@@ -16,6 +16,7 @@ from podracer.agents import pqn
 from podracer.errors import UserError
 from podracer.learning import losses
 from podracer.networks import heads
+from podracer.parallel import AVERAGE
 from tests.jitted import jitted, jitted_network
 
 SPECS = Catch().observation_spec(), Catch().action_spec()
@@ -187,6 +188,22 @@ def test_epsilon_decays_over_its_share_of_the_run():
     got = [float(pqn.epsilon_after(config, x)) for x in (0.0, 100.0, 200.0, 900.0)]
     np.testing.assert_allclose(got, [1.0, 0.55, 0.1, 0.1], rtol=1e-6)
     assert pqn.epsilon_after(pqn.Config(epsilon=0.3), 0.0) == jnp.float32(0.3)
+
+
+def test_the_steps_of_all_cores_count():
+    class OfTwo(type(AVERAGE)):
+        cores = 2
+        __call__ = total = lambda self, tree: tree
+
+    config = dataclasses.replace(ONE_STEP, decay_learning_rate=True, total_steps=32)
+    network = pqn.make_network(*SPECS, SMALL)
+    agent = jitted(pqn.make_agent(config, network, OfTwo(None)))
+    state = agent.initial_learner_state(jax.random.key(0))
+    trajectory = acted(agent, state, np.full((5, 2), MID))  # 8 transitions on a core
+    state, _ = agent.learner_step(jax.random.key(1), state, trajectory)
+    _, metrics = agent.learner_step(jax.random.key(1), state, trajectory)
+    assert metrics["learning_rate"] == pytest.approx(0.5 * config.learning_rate)
+    assert metrics["epsilon"] == pytest.approx(config.epsilon)
 
 
 @pytest.mark.core
