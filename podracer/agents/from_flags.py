@@ -5,13 +5,16 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 from dm_env import specs
 
 from podracer import command, imports, networks, transformations
-from podracer.agent import Agent
+from podracer.agent import Agent, Key, Trajectory
 from podracer.agents import AGENTS, algorithm
 from podracer.agents.algorithm import Algorithm, Preset
 from podracer.errors import UserError, nearest
+from podracer.metrics.tally import FAILED
+from podracer.networks import masks
 from podracer.transformations import Interface, normalizer, ranges
 from podracer.transformations.replay import Config as Replay
 from podracer.transformations.replay import replay as replaying
@@ -21,6 +24,11 @@ NETWORK = (
     "MODULE:FUNCTION that makes the network: (observation_spec, action_spec) -> it"
 )
 PRESET = "hyperparameters to start from, published ones or ours"
+
+NOTHING_ALLOWED = FAILED + (
+    "the environment's action_mask allows no action in the middle of an episode: correct the "
+    "environment"
+)
 
 # (observation_spec, action_spec, config) -> Network
 MakeNetwork = Callable[[Any, specs.Array, Any], Any]
@@ -224,7 +232,22 @@ def make_agent(parts: Parts) -> Agent:
     if continuous:
         bounded = {"scale": ranges.scale_actions, "clip": ranges.clip_actions}
         agent = bounded[interface.actions](agent, action_spec)
+    agent = refuse_empty_masks(agent, observation_spec, action_spec)
     return replaying(agent, parts.replay, observation_spec, parts.unroll_length)
+
+
+def refuse_empty_masks(agent: Agent, observation_spec: Any, action_spec: Any) -> Agent:
+    """The agent, whose learner stops the run where a mask allows no action."""
+    nothing_allowed = masks.find_nothing_allowed(observation_spec, action_spec)
+    if nothing_allowed is None:
+        return agent
+
+    def learner_step(key: Key, learner_state: Any, trajectory: Trajectory):
+        learner_state, metrics = agent.learner_step(key, learner_state, trajectory)
+        count = jnp.sum(nothing_allowed(trajectory.timesteps).astype(jnp.float32))
+        return learner_state, metrics | {NOTHING_ALLOWED: count}
+
+    return agent._replace(learner_step=learner_step)
 
 
 def check_off_policy(chosen: Algorithm) -> None:

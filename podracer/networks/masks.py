@@ -8,7 +8,7 @@ is a tree like the action, of a mask for each discrete part.
 A forbidden action has a logit, or a value, of -inf: its probability is 0, whatever is sampled,
 compared or maximized (Huang and Ontanon 2020, arXiv:2006.14171). Where everything is forbidden,
 as some environments say at the end of an episode, the action makes no difference, and nothing
-is; `none_allowed` finds where it does.
+is; `find_nothing_allowed` says where it does.
 """
 
 from collections.abc import Callable
@@ -33,12 +33,44 @@ def make_mask(observation_spec: Any, action_spec: Any) -> Callable | None:
     The name of an action that has no parts is empty. None where nothing is masked. Raises
     UserError for a field `action_mask` that is no mask of the actions.
     """
+    choices = _choices(observation_spec, action_spec)
+    if choices is None:
+        return None
+
+    def allowed(observation: PyTree) -> dict[str, jax.Array]:
+        return {
+            name: jnp.concatenate([x | ~x.any(-1, keepdims=True) for x in masks], -1)
+            for name, masks in choices(observation).items()
+        }
+
+    return allowed
+
+
+def find_nothing_allowed(observation_spec: Any, action_spec: Any) -> Callable | None:
+    """(timesteps [...]) -> bool [...], where an action is due and a choice has none.
+
+    None where nothing is masked. Raises UserError as `make_mask`.
+    """
+    choices = _choices(observation_spec, action_spec)
+    if choices is None:
+        return None
+
+    def find(timesteps: dm_env.TimeStep) -> jax.Array:
+        masks = jax.tree.leaves(choices(timesteps.observation))
+        nothing = [~x.any(-1) for x in masks]
+        return ~timesteps.last() & jnp.stack(nothing).any(0)
+
+    return find
+
+
+def _choices(observation_spec: Any, action_spec: Any) -> Callable | None:
+    """(observation [...]) -> {name of an action's part: K masks, bool [..., A_k]}."""
     spec = action_mask(observation_spec)
     if spec is None:
         return None
-    actions = named(action_spec)
+    actions, masks = named(action_spec), named(spec)
     sizes = {}
-    for name, mask in named(spec).items():
+    for name, mask in masks.items():
         path = ".".join(filter(None, (ACTION_MASK, name)))
         if name not in actions:
             raise UserError(
@@ -47,15 +79,13 @@ def make_mask(observation_spec: Any, action_spec: Any) -> Callable | None:
             )
         sizes[name] = _sizes(path, mask, actions[name])
 
-    def allowed(observation: PyTree) -> dict[str, jax.Array]:
-        masks = named(action_mask(observation))
+    def choices(observation: PyTree) -> dict[str, list[jax.Array]]:
         return {
-            name: _or_all(masks[name] != 0, axes, sizes[name])
-            for name, axes in axes_of.items()
+            name: _split(mask != 0, len(masks[name].shape), sizes[name])
+            for name, mask in named(action_mask(observation)).items()
         }
 
-    axes_of = {name: len(mask.shape) for name, mask in named(spec).items()}
-    return allowed
+    return choices
 
 
 def _sizes(path: str, mask: Any, action: Any) -> tuple[int, ...]:
@@ -73,11 +103,10 @@ def _sizes(path: str, mask: Any, action: Any) -> tuple[int, ...]:
     return sizes
 
 
-def _or_all(mask: jax.Array, axes: int, sizes: tuple[int, ...]) -> jax.Array:
-    """Masks [..., A_1 + ... + A_K], all True for a choice that has nothing allowed."""
+def _split(mask: jax.Array, axes: int, sizes: tuple[int, ...]) -> list[jax.Array]:
+    """The masks [..., A_k] of each choice, of a mask whose last `axes` are its spec's."""
     mask = mask.reshape(*mask.shape[: mask.ndim - axes], sum(sizes))
-    choices = jnp.split(mask, np.cumsum(sizes)[:-1], axis=-1)
-    return jnp.concatenate([x | ~x.any(-1, keepdims=True) for x in choices], axis=-1)
+    return jnp.split(mask, np.cumsum(sizes)[:-1], axis=-1)
 
 
 def mask_network(

@@ -18,7 +18,7 @@ from dm_env import specs
 from podracer import kernels
 from podracer.agent import Key, PyTree
 from podracer.errors import UserError, check_at_least_one, check_range
-from podracer.networks import heads, torsos
+from podracer.networks import heads, modules, torsos
 from podracer.networks.building import check_shapes
 from podracer.networks.value_support import Support, make_support
 
@@ -48,7 +48,8 @@ class Config:
 
     torso: Literal["auto", "mlp", "convolution"] = "auto"
     """fully connected, or residual convolutions that keep [H, W, C]; auto takes
-    convolutions for images and mlp for anything else"""
+    convolutions for an image, and for anything else mlp; images among other leaves go
+    through convolutions that end in a vector"""
     hidden_size: int = 64
     """number of units of an mlp's hidden state and of all fully connected layers"""
     channels: int = 16
@@ -116,15 +117,18 @@ def make_model(
 
 
 def convolutional(observation_spec: Any, config: Config) -> bool:
-    """Whether the model is for images; UserError if it should be, but they are none."""
-    shape = getattr(observation_spec, "shape", ())
-    image = len(shape) == 3 and min(shape[:2]) >= SMALL
-    if config.torso == "convolution" and not image:
+    """Whether the hidden state is an image; UserError if it should be, but nothing is one."""
+    leaves = jax.tree.leaves(observation_spec)
+    images = [x for x in leaves if len(x.shape) == 3 and min(x.shape[:2]) >= SMALL]
+    alone = len(leaves) == len(images) == 1
+    if config.torso == "convolution" and not alone:
+        shapes = [x.shape for x in leaves]
         raise UserError(
-            f"torso is convolution, for images [H, W, C] of at least {SMALL} pixels a "
-            f"side; the observation is {shape or observation_spec}: try torso mlp"
+            f"torso is convolution, for one image [H, W, C] of at least {SMALL} pixels a "
+            f"side; the observation is {shapes[0] if len(shapes) == 1 else shapes}: try torso "
+            "auto"
         )
-    return image and config.torso != "mlp"
+    return alone and config.torso != "mlp"
 
 
 class WorldModel(nn.Module):
@@ -142,7 +146,7 @@ class WorldModel(nn.Module):
             self.encoder = ImageEncoder(config.channels, config.depth)
             self.transition = ImageTransition(config.channels, config.depth)
         else:
-            self.encoder = VectorEncoder(config.hidden_size, config.depth)
+            self.encoder = VectorEncoder(config.torso, config.hidden_size, config.depth)
             self.transition = VectorTransition(config.hidden_size, config.depth)
         self.reward_head = Head(sizes, bins)
         self.policy_head = Head(sizes, self.num_actions)
@@ -192,13 +196,18 @@ class Head(nn.Module):
 
 
 class VectorEncoder(nn.Module):
+    """Each leaf through its torso (`networks.encoders`), joined to a vector."""
+
+    torso: str
     size: int
     depth: int
 
     @nn.compact
     def __call__(self, observation: PyTree) -> jax.Array:
-        x = torsos.MLP((self.size,) * self.depth)(observation)
-        return torsos.dense(self.size)(x)
+        config = modules.Config(self.torso, (self.size,) * self.depth)
+        rows = jax.tree.map(lambda x: x[None], observation)
+        features = modules.encode(config, rows)
+        return torsos.dense(self.size)(jnp.concatenate(features, -1)[0])
 
 
 class VectorTransition(nn.Module):

@@ -1,16 +1,17 @@
 """MuZero's search: mctx's, in our model."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import mctx
 import numpy as np
+from dm_env import specs
 
 from podracer.agents.muzero.config import Config
-from podracer.errors import UserError
+from podracer.networks.masks import make_mask
 from podracer.networks.world_model import Model
 
 TINY = float(np.finfo(np.float32).tiny)
@@ -36,7 +37,8 @@ def make_search(config: Config, model: Model) -> Search:
     it does not depend on which others share its core. The temperature matters to the policy
     `muzero` only.
     """
-    find_invalid = make_mask(model.observation_spec, model.num_actions)
+    actions = specs.DiscreteArray(model.num_actions)
+    allowed = make_mask(model.observation_spec, actions)
     plan = {"muzero": plan_muzero, "gumbel": plan_gumbel}[config.policy]
 
     def predict(params, hidden):
@@ -68,7 +70,8 @@ def make_search(config: Config, model: Model) -> Search:
             result = plan(config, key, root, settings, temperature, exploring)
             return jax.tree.map(lambda x: x[0], result)
 
-        return jax.vmap(one)(keys, root, find_invalid(observation))
+        invalid = None if allowed is None else 1.0 - allowed(observation)[""]
+        return jax.vmap(one)(keys, root, invalid)
 
     return search
 
@@ -135,26 +138,3 @@ def plan_muzero(config, key, root, settings, temperature, exploring) -> Result:
 def _log(probabilities: jax.Array) -> jax.Array:
     """Finite, also of 0."""
     return jnp.log(jnp.maximum(probabilities, TINY))
-
-
-def make_mask(observation_spec: Any, num_actions: int) -> Callable[[Any], Any]:
-    """(observation [B, ...]) -> 1.0 for invalid actions [B, A]; None if all are allowed.
-
-    Raises UserError for a field `action_mask` that is no mask of the actions.
-    """
-
-    def field(tree):
-        if isinstance(tree, Mapping):
-            return tree.get("action_mask")
-        return getattr(tree, "action_mask", None)
-
-    spec = field(observation_spec)
-    if spec is None:
-        return lambda observation: None
-    if spec.shape != (num_actions,) or spec.dtype.kind not in "bui":
-        raise UserError(
-            f"observation_spec's action_mask is {spec.dtype} {spec.shape}; it must be bool "
-            f"or integers ({num_actions},), True where an action is allowed: correct the "
-            "environment, and leave observations unnormalized and unscaled"
-        )
-    return lambda observation: (field(observation) == 0).astype(jnp.float32)

@@ -492,16 +492,3 @@ def test_another_kind_of_network_is_refused():
 def test_impossible_hyperparameters_are_refused(changes):
     with pytest.raises(UserError, match=next(iter(changes))):
         dataclasses.replace(muzero.Config(), **changes)
-
-
-class Board(NamedTuple):
-    grid: jax.Array
-    action_mask: jax.Array
-
-
-@pytest.mark.core
-def test_a_mask_is_found_in_a_named_tuple():
-    spec = Board(specs.Array((2,), np.float32), specs.Array((2,), bool))
-    invalid = muzero_search.make_mask(spec, 2)
-    observation = Board(jnp.zeros((1, 2)), jnp.array([[True, False]]))
-    np.testing.assert_array_equal(invalid(observation), [[0.0, 1.0]])

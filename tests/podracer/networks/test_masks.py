@@ -1,5 +1,7 @@
 """Action masks: what is forbidden is never sampled, compared or maximized."""
 
+from typing import Any, NamedTuple
+
 import dm_env
 import jax
 import jax.numpy as jnp
@@ -150,6 +152,28 @@ def test_a_network_that_sees_the_last_action_too_is_masked():
     np.testing.assert_array_equal(
         np.isneginf(policy.logits), [[False, True, False, False]]
     )
+
+
+class Board(NamedTuple):
+    grid: Any
+    action_mask: Any
+
+
+def test_a_mask_is_found_in_a_named_tuple():
+    allowed = masks.make_mask(Board(STATE, mask_spec(2)), specs.DiscreteArray(2))
+    observation = Board(jnp.zeros((1, 3)), jnp.array([[True, False]]))
+    np.testing.assert_array_equal(allowed(observation)[""], [[True, False]])
+    assert masks.make_mask(STATE, CHOICE) is None
+
+
+def test_where_nothing_is_allowed_is_found_before_an_end():
+    find = masks.find_nothing_allowed(observed(5), CHOICES)
+    mask = np.ones((4, 5), bool)
+    mask[1, 3:] = mask[2, :] = mask[3, 0] = False
+    timestep = some_timestep(mask)
+    np.testing.assert_array_equal(find(timestep), [False, True, True, False])
+    last = timestep._replace(step_type=np.full(4, dm_env.StepType.LAST))
+    assert not find(last).any()
 
 
 def test_a_random_action_of_pqn_is_one_that_is_allowed():
