@@ -10,6 +10,7 @@ import numpy as np
 from dm_env import specs
 
 from envs_jax.environment import Environment, ProtocolError
+from envs_jax.masks import allowed_actions
 from envs_jax.wrappers import AutoReset, TimeLimit, Wrapper
 
 COPIES = 8  # of a fair coin, all show the same side with probability 1 / 128
@@ -24,7 +25,8 @@ def check(
     seed: int = 0,
     deterministic: bool = False,
 ) -> None:
-    """Plays random actions; raises `ProtocolError` for the first broken rule.
+    """Plays random actions, if masked allowed ones; raises `ProtocolError` for the first
+    broken rule.
 
     Several copies take the same actions with different keys, under `AutoReset` and a time
     limit of half the steps, so that each is reset at least once. The first copy's steps are
@@ -40,7 +42,7 @@ def check(
     name = name_of(environment)
     actions = random_actions(environment.action_spec(), steps, seed)
     keys = jax.random.split(jax.random.key(seed), (COPIES, steps))
-    machine = AutoReset(TimeLimit(environment, steps // 2))
+    machine = AutoReset(TimeLimit(allowed_actions(environment), steps // 2))
     play = jax.jit(lambda keys, actions: _play(machine, keys, actions))
     played = attempt(f"{name} in jit, vmap and scan", play, keys, actions)
     together, alone = jax.device_get(played)

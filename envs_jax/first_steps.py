@@ -17,6 +17,7 @@ from envs_jax.conformance import (
     timestep_rules,
 )
 from envs_jax.environment import Environment
+from envs_jax.masks import allowed_actions
 
 STEPS = 32  # of each copy
 
@@ -41,13 +42,14 @@ def check_first_steps(environment: Environment) -> None:
 def _check_first_steps(environment: Environment) -> None:
     name = name_of(environment)
     actions = random_actions(environment.action_spec(), STEPS, 0)
+    player = allowed_actions(environment)
 
     def unroll(key, actions):
         def step(state, inputs):
             key, action = inputs
-            return environment.step(key, state, action)
+            return player.step(key, state, action)
 
-        state, first = environment.initial_state(key)
+        state, first = player.initial_state(key)
         keys = jax.random.split(key, STEPS)
         return first, jax.lax.scan(step, state, (keys, actions))[1]
 

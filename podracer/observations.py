@@ -59,13 +59,25 @@ def action_mask(tree: PyTree) -> Any:
 
 def quantities(observation_spec: Any) -> Any:
     """The spec with None for what is no quantity: choices, truth values, action masks."""
-    masks = {id(x) for x in jax.tree.leaves(action_mask(observation_spec))}
 
-    def quantity(spec: specs.Array) -> specs.Array | None:
+    def quantity(path: tuple[Any, ...], spec: specs.Array) -> specs.Array | None:
+        masks = any(_name(entry) == ACTION_MASK for entry in path)
         choice = isinstance(spec, specs.DiscreteArray) or spec.dtype == np.bool_
-        return None if choice or id(spec) in masks else spec
+        return None if masks or choice else spec
 
-    return jax.tree.map(quantity, observation_spec)
+    return jax.tree_util.tree_map_with_path(quantity, observation_spec)
+
+
+def _name(entry: Any) -> Any:
+    """Of a part of a path: a key of a dictionary, a field of a NamedTuple."""
+    return getattr(entry, "key", getattr(entry, "name", None))
+
+
+def parts_of(parts: PyTree, tree: PyTree) -> PyTree:
+    """The tree with None where `parts` has it."""
+    return jax.tree.map(
+        lambda part, x: part if part is None else x, parts, tree, is_leaf=_is_none
+    )
 
 
 def each(function: Callable, parts: PyTree, tree: PyTree) -> PyTree:
@@ -74,4 +86,8 @@ def each(function: Callable, parts: PyTree, tree: PyTree) -> PyTree:
     def leaf(part: Any, x: Any) -> Any:
         return x if part is None else function(part, x)
 
-    return jax.tree.map(leaf, parts, tree, is_leaf=lambda x: x is None)
+    return jax.tree.map(leaf, parts, tree, is_leaf=_is_none)
+
+
+def _is_none(x: Any) -> bool:
+    return x is None

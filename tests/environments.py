@@ -92,6 +92,47 @@ class Composite(Counter):
 
 
 @dataclasses.dataclass(frozen=True)
+class Forbidding(Counter):
+    """Two of eight actions are allowed, other ones in each step; the higher of them pays 1.
+
+    What is forbidden is rewarded with NaN, which stops a run. At the end nothing is allowed.
+    """
+
+    def initial_state(self, key):
+        mask = self._mask(key)
+        return (jnp.int32(0), mask), restart({"action_mask": mask})
+
+    def step(self, key, state, action):
+        count, mask = state
+        highest = mask.size - 1 - jnp.argmax(mask[::-1])
+        reward = jnp.where(mask[action], jnp.float32(action == highest), jnp.nan)
+        ends = count + 1 >= self.length
+        mask = jnp.where(ends, False, self._mask(key))
+        return (count + 1, mask), transition(reward, {"action_mask": mask}, ends)
+
+    def _mask(self, key):
+        return jnp.zeros(8, bool).at[jax.random.permutation(key, 8)[:2]].set(True)
+
+    def observation_spec(self) -> Any:
+        return {"action_mask": specs.BoundedArray((8,), bool, False, True)}
+
+    def action_spec(self) -> Any:
+        return specs.DiscreteArray(8)
+
+
+@dataclasses.dataclass(frozen=True)
+class Stuck(Forbidding):
+    """Nothing is allowed from the second step on, and nothing is rewarded."""
+
+    def step(self, key, state, action):
+        (count, _), timestep = super().step(key, state, action)
+        mask = jnp.zeros(8, bool)
+        observation = {"action_mask": mask}
+        timestep = timestep._replace(observation=observation, reward=jnp.float32(0.0))
+        return (count, mask), timestep
+
+
+@dataclasses.dataclass(frozen=True)
 class Explosive(Counter):
     """The reward is NaN from a given step of the first episode on."""
 

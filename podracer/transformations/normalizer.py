@@ -15,6 +15,7 @@ from jax.flatten_util import ravel_pytree
 from podracer import kernels
 from podracer.agent import Agent, LearnerState, PyTree
 from podracer.errors import UserError, check_range
+from podracer.observations import each, parts_of, quantities
 from podracer.parallel import AVERAGE, Average
 from podracer.sums import plus
 from podracer.transformations.history import remember
@@ -47,6 +48,8 @@ def update(
       average: over the cores whose samples are added, in two collectives.
       mask: over the leading axes: 0 leaves a sample out.
     """
+    if not jax.tree.leaves(state.mean):
+        return state
     mean, unravel = ravel_pytree(state.mean)  # [D]
     samples = jax.tree.map(
         lambda x, one: x.astype(jnp.float32).reshape(-1, *one.shape), batch, state.mean
@@ -105,27 +108,30 @@ def normalize(
     return jax.tree.map(leaf, x, state.mean, scale(state))
 
 
-def check_no_bytes(observation_spec: Any) -> None:
-    """Raises UserError for bytes: networks scale these themselves."""
-    for path, spec in jax.tree.leaves_with_path(observation_spec):
-        if spec.dtype == np.uint8 and not isinstance(spec, specs.DiscreteArray):
-            raise UserError(
-                f"observation_spec{jax.tree_util.keystr(path)} is bytes {spec.shape}, "
-                "which networks scale themselves: leave normalize_observations out, or "
-                "choose an agent that does not normalize"
-            )
+def normalizable(observation_spec: Any) -> Any:
+    """The spec with None for what is not normalized: no quantity, or bytes.
+
+    Raises UserError where there are bytes and nothing to normalize: networks scale bytes.
+    """
+    numbers = quantities(observation_spec)
+    chosen = jax.tree.map(lambda x: None if x.dtype == np.uint8 else x, numbers)
+    if jax.tree.leaves(numbers) and not jax.tree.leaves(chosen):
+        path, spec = jax.tree.leaves_with_path(numbers)[0]
+        raise UserError(
+            f"observation_spec{jax.tree_util.keystr(path)} is bytes {spec.shape}, "
+            "which networks scale themselves: leave normalize_observations out, or "
+            "choose an agent that does not normalize"
+        )
+    return chosen
 
 
 def observe(
     state: Normalizer, observation_spec: Any, observation: PyTree, clip: float
 ) -> PyTree:
-    """Observations with any leading axes, normalized; discrete ones are left unchanged."""
-
-    def leaf(spec, raw, normalized):
-        return raw if isinstance(spec, specs.DiscreteArray) else normalized
-
-    normalized = normalize(state, observation, clip=clip)
-    return jax.tree.map(leaf, observation_spec, observation, normalized)
+    """Observations with any leading axes, normalized as `normalizable` says."""
+    numbers = parts_of(normalizable(observation_spec), observation)
+    normalized = normalize(state, numbers, clip=clip)
+    return each(lambda new, _: new, normalized, observation)
 
 
 class Normalized(NamedTuple):
@@ -140,11 +146,14 @@ def normalize_observations(
 ) -> Agent:
     """The agent sees normalized float32 observations.
 
-    The statistics are of the observations before the trajectory at hand. Discrete
-    observations are left unchanged. Raises UserError for bytes.
+    The statistics are of the observations before the trajectory at hand. What is no quantity
+    (choices, truth values, action masks) is left unchanged, and so are bytes, which networks
+    scale; UserError where there is nothing else.
     """
     check_range("clip", clip, 0.0)
-    check_no_bytes(observation_spec)
+    numbers = normalizable(observation_spec)
+    if not jax.tree.leaves(numbers):
+        return agent
 
     def seeing(statistics):
         def see(history, timestep):
@@ -156,9 +165,9 @@ def normalize_observations(
         )
 
     def samples(history, timesteps):
-        return timesteps.observation, None
+        return parts_of(numbers, timesteps.observation), None
 
-    return _with_statistics(seeing, "observation", observation_spec, samples, average)
+    return _with_statistics(seeing, "observation", numbers, samples, average)
 
 
 def normalize_rewards(

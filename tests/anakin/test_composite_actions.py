@@ -8,9 +8,8 @@ import pytest
 import anakin
 import envs_jax
 from podracer import networks, transformations
-from podracer.agents import AGENTS, algorithm, from_flags, impala
+from podracer.agents import AGENTS, algorithm, batch_ppo, from_flags, impala, ppo
 from podracer.errors import UserError
-from podracer.transformations import ranges
 from tests.agents import composite, reinforce
 from tests.environments import Bandit, Composite
 
@@ -38,23 +37,37 @@ def test_actions_of_another_structure_are_one_line(agent, environment):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("name", AGENTS)
-def test_our_agents_refuse_them_in_one_line(name):
-    make = getattr(AGENTS[name], "make_network", networks.actor_critic)
+@pytest.mark.parametrize("name", ["disco", "lpg", "muzero", "pqn"])
+def test_agents_of_discrete_actions_refuse_them_in_one_line(name):
     environment = Composite()
     with pytest.raises(UserError, match="^action_spec is .*a policy is for") as error:
-        make(environment.observation_spec(), environment.action_spec())
+        AGENTS[name].make_network(
+            environment.observation_spec(), environment.action_spec()
+        )
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("bounded", [ranges.scale_actions, ranges.clip_actions])
-def test_only_parts_that_are_numbers_are_scaled_and_clipped(bounded):
-    spec = Composite().action_spec()
-    with pytest.raises(
-        UserError, match=r"^action_spec\['choice'\] is of int32"
-    ) as error:
-        bounded(composite(), spec)
-    assert "\n" not in str(error.value)
+@pytest.mark.parametrize("name", ["impala", "ppo", "batch_ppo"])
+def test_our_other_agents_learn_them(name):
+    environment, module = Composite(), AGENTS[name]
+    config = {
+        "impala": impala.Config(learning_rate=0.01, reward_clipping="none"),
+        "ppo": ppo.Config(learning_rate=0.01),
+        "batch_ppo": batch_ppo.Config(
+            episodes_per_update=32, max_episode_length=5, learning_rate=0.01
+        ),
+    }[name]
+    parts = from_flags.Parts(
+        algorithm.of(module),
+        config,
+        networks.Config(hidden_sizes=(16,)),
+        environment.observation_spec(),
+        environment.action_spec(),
+    )
+    agent = from_flags.make_agent(parts)
+    sizes = SIZES | {"total_steps": 160 * 100}
+    *_, (_, row) = anakin.train(agent, environment, cores=2, **sizes)
+    assert row["episode_return"] > 0.5 * 5  # at first -0.3 * 5
 
 
 def test_the_last_action_is_seen_whole():

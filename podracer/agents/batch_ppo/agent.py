@@ -20,6 +20,7 @@ from podracer.learning import whole_episodes
 from podracer.metrics.tally import FAILED
 from podracer.networks import Network
 from podracer.networks.policies import Policy
+from podracer.observations import parts_of
 from podracer.parallel import AVERAGE, Average
 from podracer.transformations import normalizer
 from podracer.transformations.normalizer import Normalizer
@@ -45,7 +46,7 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
     UserError for observations in bytes, and for a value_learning_rate with a network that
     cannot say which parameters are its value's.
     """
-    normalizer.check_no_bytes(network.observation_spec)
+    normalizer.normalizable(network.observation_spec)  # or there is nothing
     check_value_params(config, network)
     length = config.max_episode_length
 
@@ -150,7 +151,8 @@ def updated_filters(
     acted = ~timesteps.last()[:-1]
     # A lost episode goes from MID to FIRST: that action's reward was lost with it.
     rewarded = acted & ~timesteps.first()[1:]
-    observation = jax.tree.map(lambda x: x[:-1], timesteps.observation)
+    seen = jax.tree.map(lambda x: x[:-1], timesteps.observation)
+    observation = parts_of(filters.observation.mean, seen)
     return Filters(
         normalizer.update(filters.observation, observation, average, acted),
         normalizer.update(filters.reward, timesteps.reward[1:], average, rewarded),

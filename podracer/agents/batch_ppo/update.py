@@ -52,7 +52,7 @@ def initial_shared(config: Config, network: Network, key: Key) -> Shared:
     """Before the first update."""
     params = network.init(key)
     filters = Filters(
-        normalizer.initial_state(network.observation_spec),
+        normalizer.initial_state(normalizer.normalizable(network.observation_spec)),
         normalizer.initial_state(specs.Array((), np.float32)),
     )
     return Shared(

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from podracer.agent import Metrics
 from podracer.networks.action_model import Predictions
-from podracer.networks.policies import Categorical
+from podracer.networks.policies import Categorical, masked
 from podracer.rules.disco.steps import Steps
 from podracer.rules.disco.values import of_action, two_hot
 
@@ -40,8 +40,10 @@ def terms(
     z, q, next_policy = (of_action(x, action) for x in (z, q, next_policy))
     next_error = targets.next_policy.kl(Categorical(next_policy))
     bins = two_hot(targets.returns)
+    # The rule knows of no mask: what it gives to a forbidden action is left out.
+    allowed = {"": policy.logits > -jnp.inf}
     return {
-        "policy": targets.policy.kl(policy),
+        "policy": masked(targets.policy, allowed).kl(policy),
         "y": targets.y.kl(Categorical(y)),
         "z": targets.z.kl(Categorical(z)),
         "next_policy": jnp.where(targets.transitions.ends, 0.0, next_error),

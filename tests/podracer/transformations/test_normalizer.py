@@ -300,18 +300,38 @@ def test_rewards_are_divided_by_the_deviation_of_discounted_returns():
         close(metrics["seen"][1], expected, rtol=1e-4)
 
 
-def test_names_stay_and_bytes_are_refused():
-    spec = {"name": specs.DiscreteArray(5, np.uint8), "size": specs.Array((), np.int64)}
+def test_what_is_no_quantity_stays_and_bytes_alone_are_refused():
+    image = specs.BoundedArray((8, 8, 1), np.uint8, 0, 255)
+    spec = {
+        "action_mask": specs.Array((), np.int32),
+        "image": image,
+        "name": specs.DiscreteArray(5, np.uint8),
+        "size": specs.Array((), np.int64),
+    }
     numbers = np.arange(26, dtype=np.int32).reshape(13, 2)
-    timesteps = some_timesteps({"name": numbers % 5, "size": numbers})
+    pixels = np.full((13, 2, 8, 8, 1), 200, np.uint8)
+    timesteps = some_timesteps(
+        {
+            "action_mask": numbers % 2,
+            "image": pixels,
+            "name": numbers % 5,
+            "size": numbers,
+        }
+    )
     agent = normalizer.normalize_observations(observer(), spec)
     *_, (_, (acted, _), metrics) = trajectories(agent, timesteps)
     np.testing.assert_array_equal(acted["name"], numbers[8:12] % 5)
     np.testing.assert_array_equal(metrics["seen"][0]["name"], numbers[8:] % 5)
+    np.testing.assert_array_equal(acted["action_mask"], numbers[8:12] % 2)
+    np.testing.assert_array_equal(acted["image"], pixels[8:12])
     assert acted["size"].dtype == jnp.float32 and np.abs(acted["size"]).max() < 4
-    spec["image"] = specs.BoundedArray((8, 8, 1), np.uint8, 0, 255)
     with pytest.raises(UserError, match=r"observation_spec\['image'\].*leave.*out"):
-        normalizer.normalize_observations(observer(), spec)
+        normalizer.normalize_observations(observer(), {"image": image})
+
+
+def test_where_nothing_is_a_quantity_nothing_is_normalized():
+    agent = observer()
+    assert normalizer.normalize_observations(agent, specs.DiscreteArray(5)) is agent
 
 
 def test_a_clipped_infinity_is_in_the_metrics_of_its_own_update():
