@@ -133,6 +133,30 @@ class Stuck(Forbidding):
 
 
 @dataclasses.dataclass(frozen=True)
+class Privileged(Counter):
+    """The number of the step in `state`, and noise in `privileged_state`."""
+
+    def initial_state(self, key):
+        return jnp.int32(0), restart(self._observation(key, jnp.int32(0)))
+
+    def step(self, key, state, action):
+        state = state + 1
+        observation = self._observation(key, state)
+        reward = jnp.float32(action == state % 2)
+        return state, transition(reward, observation, state >= self.length)
+
+    def _observation(self, key, count):
+        noise = jax.random.normal(key, (2,))
+        return {"privileged_state": noise, "state": count[None].astype(jnp.float32)}
+
+    def observation_spec(self) -> Any:
+        return {
+            "privileged_state": specs.Array((2,), np.float32),
+            "state": specs.Array((1,), np.float32),
+        }
+
+
+@dataclasses.dataclass(frozen=True)
 class Explosive(Counter):
     """The reward is NaN from a given step of the first episode on."""
 

@@ -11,7 +11,7 @@ import numpy as np
 from podracer.agent import Agent
 from podracer.errors import UserError, check_at_least_one, check_seed
 from podracer.runs import spec_json
-from podracer.trained import rewards
+from podracer.trained import inputs
 from podracer.trained.loading import Trained, restore
 
 FIRST, MID, _ = dm_env.StepType
@@ -67,7 +67,7 @@ class Policy:
         self._step: Callable = jax.jit(actor_step)
         self._actor_state = agent.initial_actor_state(self._batch_size)
         self._steps = 0
-        self._needs_reward = rewards.are_used(
+        self._used = inputs.used(
             actor_step, trained.params, self._actor_state, self._timestep()
         )
         self.reset()
@@ -82,7 +82,9 @@ class Policy:
         """The actions for an observation, both as the environment's specs say.
 
         Args:
-          observation: [B, ...], or [...] without a batch; a tree where the spec is one.
+          observation: [B, ...], or [...] without a batch; a tree where the spec is one, in
+            which entries may be missing that no action depends on (what a privileged critic
+            sees, `network.value_sees`).
           first: bool [B], which of them begin an episode; default: none, except in the
             first call and after `reset`.
           reward: float [B], of the step that led to the observation, as the environment
@@ -129,7 +131,7 @@ class Policy:
     def _reward(self, reward: Any, begins: np.ndarray) -> np.ndarray:
         """[B], 0 where an episode begins. Raises UserError rather than guess."""
         if reward is None:
-            if self._needs_reward and not begins.all():
+            if self._used.reward and not begins.all():
                 raise UserError(
                     "reward is missing: the actions of this agent depend on the last "
                     "reward; call act(observation, reward=...), or act.reset() if an "
@@ -153,5 +155,8 @@ class Policy:
                 )
             return x[None] if self._single else x
 
+        observation = inputs.filled(
+            self.observation_spec, self._used.observation, observation, batch
+        )
         tree = spec_json.as_spec(self.observation_spec, observation)
         return jax.tree.map(batched, self.observation_spec, tree)

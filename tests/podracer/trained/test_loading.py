@@ -643,3 +643,37 @@ def test_a_reward_is_not_guessed(rewarded, catch):
     other = podracer.load(catch[0])  # whose actions depend on no reward
     for _ in range(2):
         other(np.zeros((10, 5), np.float32))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--network.memory gru --network.memory-size 4",
+        "--interface.normalize-observations",
+    ],
+)
+def test_what_the_policy_does_not_see_need_not_be_there(tmp_path, flags, capsys):
+    """Also where the value remembers it, and where it is normalized."""
+    environment = "tests.environments:Privileged"
+    sees = "--network.policy-sees state --network.value-sees state privileged_state"
+    folder = tmp_path / "run"
+    flags = f"--env {environment} {SMALL} {sees} {flags} --cores 1 --total-steps 640"
+    train(anakin_command, folder, flags)
+    states = np.arange(5, dtype=np.float32)[:, None]
+    random = np.random.default_rng(0)
+    without, zeros, noise = (
+        [
+            act({"state": x} | ({"privileged_state": other()} if other else {}))
+            for x in states
+        ]
+        for act, other in (
+            (podracer.load(folder, trust=True), None),
+            (podracer.load(folder, trust=True), lambda: np.zeros(2, np.float32)),
+            (podracer.load(folder, trust=True), lambda: random.normal(size=2)),
+        )
+    )
+    assert without == zeros == noise
+    with pytest.raises(ValueError, match="dictionary of privileged_state, state"):
+        podracer.load(folder, trust=True)({"privileged_state": np.zeros(2)})
+    anakin_command.evaluate([str(folder), "--trust", "--episodes", "2"])
+    assert "over 2 episodes" in capsys.readouterr().out
