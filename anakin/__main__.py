@@ -46,6 +46,7 @@ def train(argv: Sequence[str]) -> None:
     environment = environments.make(configured.env, config.env)
     make_agent = agent_maker(configured, environment)
     specs = environment.observation_spec(), environment.action_spec()
+    configured.say_torsos(specs[0])
     about = {**configured.names, "specs": run.encode_specs(*specs)}
     options = {
         name: getattr(config, name)

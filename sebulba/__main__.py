@@ -56,6 +56,7 @@ def train(argv: Sequence[str]) -> None:
     memory.check(config.batch_size, steps, specs[0], besides=held)
     if not config.keep.quiet:
         print(f"{cores}; {threads} actor threads x {config.batch_size} environments")
+    configured.say_torsos(specs[0])
     start = partial(
         sebulba.train,
         agent,

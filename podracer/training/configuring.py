@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from podracer import command
+from podracer import command, networks
 from podracer.agent import Agent
 from podracer.agents import AGENTS, from_flags
 from podracer.errors import UserError, check_seed
+from podracer.networks import encoders
 from podracer.parallel import hosts
 from podracer.runs import run, run_folder
 from podracer.training import files, flags
@@ -52,6 +53,12 @@ class Configured(NamedTuple):
         """What a run folder keeps of it, besides the configuration."""
         network = {"network": self.chosen.network} if self.chosen.network else {}
         return {"agent": self.chosen.name, "env": self.env} | network
+
+    def say_torsos(self, observation_spec: Any) -> None:
+        """Prints which torso of our networks each leaf of an observation goes through."""
+        network = self.config.network
+        if isinstance(network, networks.Config) and not self.config.keep.quiet:
+            print(f"observation {encoders.described(observation_spec, network.torso)}")
 
     def make_agent(
         self, agent: Any, observation_spec: Any, action_spec: Any, frame_stack: int = 1
