@@ -35,6 +35,11 @@ def encode(spec: Any) -> Any:
         return {"tuple": [encode(part) for part in spec]}
     if isinstance(spec, specs.DiscreteArray):
         return {"values": int(spec.num_values), "dtype": spec.dtype.name}
+    if not isinstance(spec, specs.Array):
+        raise UserError(
+            f"a spec has a {type(spec).__name__} in it; it must consist of dictionaries, "
+            "tuples, NamedTuples and dm_env specs"
+        )
     plain = {"shape": list(spec.shape), "dtype": spec.dtype.name}
     if isinstance(spec, specs.BoundedArray):
         plain |= {"minimum": _bound(spec.minimum), "maximum": _bound(spec.maximum)}

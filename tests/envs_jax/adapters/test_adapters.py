@@ -4,11 +4,14 @@ import importlib
 import importlib.util
 import sys
 from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from dm_env import specs
+from flax import struct
 
 import anakin
 import anakin.__main__ as command
@@ -128,6 +131,52 @@ def test_agents_train_in_fakes(name, parts):
         agent, environment, batch_size=2, unroll_length=8, total_steps=32, cores=1
     )
     assert metrics["episodes"] > 0 and np.isfinite(metrics["loss/total"])
+
+
+@struct.dataclass
+class Node:
+    demand: Any
+
+
+class Plan(NamedTuple):
+    node: Any
+    action_mask: Any
+
+
+class Combined(FakeJumanji):
+    """One mask over the combinations of two choices, and a dataclass to see."""
+
+    def step(self, state, action):
+        assert action.shape == (2,)
+        return super().step(state, jnp.int32(action.sum() == 3))  # the last of each
+
+    def timestep(self, *arguments):
+        timestep = super().timestep(*arguments)
+        node = Node(timestep.observation.position)
+        timestep.observation = Plan(node, jnp.ones((2, 3), bool))
+        return timestep
+
+    @property
+    def action_spec(self):
+        return SimpleNamespace(
+            shape=(2,), dtype=np.int32, minimum=[0, 0], maximum=[1, 2]
+        )
+
+
+def test_combinations_of_jumanjis_choices_are_one_choice():
+    environment = jumanji.Jumanji(Combined())
+    envs_jax.check(environment)
+    assert environment.action_spec().num_values == 6
+    spec = environment.observation_spec()
+    assert spec.action_mask.shape == (6,)
+    assert spec.node.keys() == {"demand"}
+    plain = jumanji.Jumanji(FakeJumanji())
+    key = jax.random.key(0)
+    (state, _), (plain_state, _) = (x.initial_state(key) for x in (environment, plain))
+    for action, same in ((5, 1), (4, 0), (2, 0), (5, 1)):
+        state, timestep = environment.step(key, state, jnp.int32(action))
+        plain_state, expected = plain.step(key, plain_state, jnp.int32(same))
+        assert timestep.observation.node["demand"] == expected.observation.position
 
 
 def test_jumanji_may_call_its_limit_a_termination_unless_ours_is_shorter():
