@@ -41,7 +41,9 @@ def default_options(name: str) -> Any:
     """
     if brings_code(name):
         return imports.options(imports.construct(name, "--env"))
-    return envs_jax.ENVIRONMENTS.get(name, adapters.Options)()
+    if ":" in name:
+        return adapters.options(name.partition(":")[0])
+    return envs_jax.ENVIRONMENTS[name]()
 
 
 def make(name: str, options: Any) -> envs_jax.Environment:

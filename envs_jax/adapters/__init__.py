@@ -37,6 +37,20 @@ class Options:
             )
 
 
+@dataclasses.dataclass(frozen=True)
+class PlaygroundOptions(Options):
+    """Command-line flags of MuJoCo Playground's environments."""
+
+    randomize: bool = False
+    """another model in each episode, drawn by Playground's own function for this environment
+    (domain randomization)"""
+
+
+def options(library: str) -> Options:
+    """The command-line flags of a library's environments, at their defaults."""
+    return PlaygroundOptions() if library == "playground" else Options()
+
+
 def load(library: str) -> ModuleType:
     """The adapter module of one of `LIBRARIES`.
 

@@ -1,6 +1,8 @@
 """Brax's environments (arXiv:2106.13281), and those of libraries with its interface."""
 
+import contextlib
 import dataclasses
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import dm_env
@@ -48,15 +50,80 @@ class Brax:
         return trees.numbers_spec((self.environment.action_size,), -1, 1)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class RandomizedBrax(Brax):
+    """The same with another model in each episode: domain randomization.
+
+    `randomize(model, keys [N, 2]) -> (model, axes)` is brax's and Playground's convention:
+    the leaves of the model whose axis is 0 are drawn, [N, ...]. They are kept in the state.
+    """
+
+    randomize: Callable[[Any, jax.Array], tuple[Any, Any]] | None = None
+    attribute: str = "sys"  # of the environment: its model
+
+    def initial_state(self, key: Key) -> tuple[Any, dm_env.TimeStep]:
+        key, key_of_model = jax.random.split(key)
+        model, axes = self.randomize(self._model, trees.raw_key(key_of_model)[None])
+        drawn = jax.tree.map(
+            lambda axis, x: None if axis is None else x[0],
+            axes,
+            model,
+            is_leaf=_is_none,
+        )
+        with self._with(drawn):
+            state, timestep = super().initial_state(key)
+        return (drawn, state), timestep
+
+    def step(
+        self, key: Key, state: Any, action: jax.Array
+    ) -> tuple[Any, dm_env.TimeStep]:
+        drawn, state = state
+        with self._with(drawn):
+            state, timestep = super().step(key, state, action)
+        return (drawn, state), timestep
+
+    @property
+    def _model(self) -> Any:
+        return getattr(self.environment.unwrapped, self.attribute)
+
+    @contextlib.contextmanager
+    def _with(self, drawn: Any) -> Iterator[None]:
+        """The environment has these leaves of its model while it is traced."""
+        model = self._model
+        other = jax.tree.map(
+            lambda x, y: y if x is None else x, drawn, model, is_leaf=_is_none
+        )
+        setattr(self.environment.unwrapped, self.attribute, other)
+        try:
+            yield
+        finally:
+            setattr(self.environment.unwrapped, self.attribute, model)
+
+
+def _is_none(x: Any) -> bool:
+    return x is None
+
+
 def names() -> list[str]:
     from brax import envs
 
     return list(envs._envs)  # brax has no public list
 
 
-def make(name: str, time_limit: int | None = None, **options: Any) -> Brax:
-    """The environment `name`; `options` go to its constructor, for example `backend`."""
+def make(
+    name: str,
+    time_limit: int | None = None,
+    randomize: Callable | None = None,
+    **options: Any,
+) -> Brax:
+    """The environment `name`; `options` go to its constructor, for example `backend`.
+
+    `randomize` draws a model for each episode, see `RandomizedBrax`.
+    """
     from brax import envs
 
     environment = envs.get_environment(name, **options)
-    return Brax(environment, EPISODE_LENGTH if time_limit is None else time_limit)
+    limit = EPISODE_LENGTH if time_limit is None else time_limit
+    if randomize is None:
+        return Brax(environment, limit)
+    return RandomizedBrax(environment, limit, randomize)

@@ -179,6 +179,42 @@ def test_combinations_of_jumanjis_choices_are_one_choice():
         assert timestep.observation.node["demand"] == expected.observation.position
 
 
+class Windy(FakeBrax):
+    """Its wind, which is part of the model, is seen, and blows from the second step on."""
+
+    def __init__(self):
+        self.sys = {"mass": jnp.float32(1.0), "wind": jnp.zeros(3)}
+
+    @property
+    def unwrapped(self):
+        return self
+
+    def see(self, position):
+        return {"wind": self.sys["wind"] + 0.0 * position, "mass": self.sys["mass"]}
+
+
+def drawn_wind(model, keys):
+    wind = jax.vmap(lambda key: jax.random.normal(key, (3,)))(keys)
+    return model | {"wind": wind}, {"mass": None, "wind": 0}
+
+
+def test_each_episode_has_a_model_of_its_own():
+    own = Windy()
+    environment = brax.RandomizedBrax(own, None, drawn_wind)
+    envs_jax.check(environment)
+    step = jax.jit(environment.step)
+    winds = []
+    for seed in range(3):
+        state, timestep = environment.initial_state(jax.random.key(seed))
+        winds.append(np.asarray(timestep.observation["wind"]))
+        for _ in range(2):
+            state, timestep = step(jax.random.key(9), state, jnp.zeros(1))
+            np.testing.assert_array_equal(timestep.observation["wind"], winds[-1])
+        assert timestep.observation["mass"] == 1.0
+    assert len({tuple(x) for x in winds}) == 3
+    assert not own.sys["wind"].any()  # as it was
+
+
 def test_jumanji_may_call_its_limit_a_termination_unless_ours_is_shorter():
     environment = jumanji.Jumanji(FakeJumanji(terminates=True))
     for limit, discount in ((LIMIT + 1, 0), (LIMIT - 1, 1)):
