@@ -31,6 +31,7 @@ SMALL = {
     "mutants": "--only losses --first 1 --tests tests/podracer/learning/test_losses.py",
     "muzero": "--simulations 2 --policies gumbel --batch-size 4 --unroll-length 2 "
     "--hidden-size 4 --updates 2 --seconds 0.01 --trajectories 2 --repeats 1",
+    "observations": "--agents impala --seeds 1 --total-steps 2048 --report page.md",
     "pictures": "--env catch --steps 512 --shown 0 1 --frames 10 --out drawn",
     "random_play": "catch 8 4 0.01",
     "scaling": """--unroll-length 4 --seconds 0.5 --one {"batch_size":4096}""",
@@ -58,6 +59,7 @@ EXPECTED = {
     "meta_gradient": "without",
     "mutants": "| dies |",
     "muzero": "Sebulba, one actor core",
+    "observations": "Locks, masked",
     "pictures": "catch: episodes after 0 steps",
     "scaling": "steps_per_second",
     "sebulba": "cartpole",
