@@ -30,7 +30,10 @@ LEARNERS = tests/anakin/test_learning.py tests/anakin/test_training.py \
   tests/sebulba/test_learning.py \
   $(addprefix tests/podracer/,agents learning rules transformations)
 
-.PHONY: help demo check test test-slow test-oldest test-newest test-tpu lint docs release clean
+# What `make test-libraries` installs, one after another.
+LIBRARIES = brax craftax gymnax jumanji kinetix navix playground xland
+
+.PHONY: help demo check test test-slow test-oldest test-newest test-libraries test-tpu lint docs release clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /make \1 - /p' Makefile
@@ -67,6 +70,18 @@ test-oldest: .venv-oldest/ready  ## the core tests on the oldest jax that we sup
 test-newest: .venv-newest/ready  ## the same on the newest releases for this Python, before a release
 	@.venv-newest/bin/pytest -q $(TOGETHER) -m "core and not slow"
 
+test-libraries: .venv/ready  ## whether agents train in each library's environments, in its newest release
+	@for x in $(LIBRARIES); do \
+	  $(MAKE) --no-print-directory .venv-library PACKAGES="--upgrade --editable .[$$x] --group dev" && \
+	  .venv-library/bin/pytest -q tests/envs_jax/adapters -k "real and $$x" || failed="$$failed $$x"; \
+	done; \
+	test -z "$$failed" || { echo "with their newest releases these fail:$$failed"; exit 1; }
+
+.PHONY: .venv-library
+.venv-library:
+	@rm -rf $@ && .venv/bin/uv venv --quiet --python $(PYTHON) $@
+	@.venv/bin/uv pip install --quiet --python $@ $(PACKAGES)
+
 test-tpu: .venv-tpu/ready  ## what the compilers of TPUs and GPUs make of our programs
 	@.venv-tpu/bin/pytest -q --numprocesses 2 --dist worksteal tests/podracer/plan/tpu \
 	  -m "not slow"
@@ -86,7 +101,7 @@ release:  ## before a release: the repository's address is set everywhere; test-
 	@$(MAKE) test-slow test-newest
 
 clean:  ## remove the environments, caches and site, keep the runs
-	rm -rf .venv .venv-oldest .venv-newest .venv-tpu .venv-docs site \
+	rm -rf .venv .venv-oldest .venv-library .venv-newest .venv-tpu .venv-docs site \
 	  .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
