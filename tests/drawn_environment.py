@@ -41,6 +41,7 @@ def array(chance: random.Random) -> specs.Array:
             specs.BoundedArray(shape, np.int32, -2, 7),
             specs.BoundedArray(shape, bool, False, True),
             specs.DiscreteArray(7, np.int32),
+            specs.BoundedArray((3, 3, 2), np.uint8, 0, 255),
         ]
     )
 

@@ -157,6 +157,42 @@ class Privileged(Counter):
 
 
 @dataclasses.dataclass(frozen=True)
+class Mixed(Counter):
+    """An image, numbers and a mask; the action pays that the image's row and a number name."""
+
+    def initial_state(self, key):
+        observation = self._observation(key)
+        return (jnp.int32(0), observation), restart(observation)
+
+    def step(self, key, state, action):
+        count, seen = state
+        best = (seen["pixels"][0, 0, 0] > 0) + 2 * (seen["state"][0] > 0)
+        reward = jnp.where(seen["action_mask"][action], action == best, jnp.nan)
+        count, observation = count + 1, self._observation(key)
+        timestep = transition(jnp.float32(reward), observation, count >= self.length)
+        return (count, observation), timestep
+
+    def _observation(self, key):
+        keys = jax.random.split(key, 3)
+        pixels = 255 * jax.random.bernoulli(keys[1], 0.5, (3, 3, 1))
+        return {
+            "action_mask": jax.random.bernoulli(keys[0], 0.7, (4,)).at[0].set(True),
+            "pixels": pixels.astype(jnp.uint8),
+            "state": jax.random.normal(keys[2], (2,)),
+        }
+
+    def observation_spec(self) -> Any:
+        return {
+            "action_mask": specs.BoundedArray((4,), bool, False, True),
+            "pixels": specs.BoundedArray((3, 3, 1), np.uint8, 0, 255),
+            "state": specs.Array((2,), np.float32),
+        }
+
+    def action_spec(self) -> Any:
+        return specs.DiscreteArray(4)
+
+
+@dataclasses.dataclass(frozen=True)
 class Explosive(Counter):
     """The reward is NaN from a given step of the first episode on."""
 

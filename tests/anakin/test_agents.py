@@ -29,12 +29,15 @@ from podracer.metrics import tally
 from podracer.networks import action_model, world_model
 from podracer.transformations import Interface
 from tests.disco_files import random_rule
-from tests.environments import Bandit, Counter
+from tests.environments import Bandit, Counter, Mixed
 from tests.rounding import without_lost
 from tests.rule_files import returns_rule
 
 NETWORK = networks.Config(hidden_sizes=(8,))
 RECURRENT = dataclasses.replace(NETWORK, memory="gru", memory_size=4)
+PRIVILEGED = dataclasses.replace(
+    NETWORK, policy_sees=("action_mask", "pixels"), value_sees=("pixels", "state")
+)
 NORMALIZED = Interface(normalize_observations=True, normalize_rewards=True)
 PPO = ppo.Config(epochs=2, minibatches=1)
 PQN = pqn.Config(epochs=2, minibatches=1, learning_rate=1e-4, total_steps=1_000)
@@ -55,6 +58,7 @@ MODEL = world_model.Config(hidden_size=8)
 CASES = {
     "ppo": (ppo, PPO, NETWORK, Interface(), Catch()),
     "ppo-recurrent": (ppo, PPO, RECURRENT, Interface(), Catch()),
+    "ppo-mixed": (ppo, PPO, PRIVILEGED, NORMALIZED, Mixed()),
     "ppo-continuous": (ppo, PPO, NETWORK, NORMALIZED, PENDULUM),
     "impala-continuous": (impala, impala.Config(), NETWORK, NORMALIZED, PENDULUM),
     "disco": (disco, DISCO, ACTION_MODEL, Interface(), Catch()),
