@@ -8,7 +8,7 @@ import numpy as np
 from dm_env import specs
 
 from podracer.agent import PyTree
-from podracer.errors import UserError, nearest
+from podracer.errors import UserError
 
 ACTION_MASK = "action_mask"  # the field that says which actions are allowed
 
@@ -31,13 +31,10 @@ def selected(tree: PyTree, names: Sequence[str]) -> PyTree:
     leaves = named(tree)
     for name in names:
         if not any(_within(leaf, name) for leaf in leaves):
-            there = (
-                ", ".join(map(repr, leaves)) if leaves.keys() - {""} else "one array"
-            )
+            there = ", ".join(map(repr, filter(None, leaves))) or "one array"
             raise UserError(
-                f"a network is to see {name!r}, but the observation has {there}"
-                f"{nearest(name, leaves)}: name what is there, or leave policy_sees and "
-                "value_sees out"
+                f"a network is to see {name!r}, but the observation has {there}: name what "
+                "is there, or leave policy_sees and value_sees out"
             )
     return {
         leaf: x

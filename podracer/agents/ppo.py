@@ -293,7 +293,34 @@ PRESETS = {
         threads_per_core=1,
         max_lag=0,  # ten epochs move the policy far
     ),
-    # the same, table 5 (Atari); its squared error is not halved, hence value_cost. Initial
+    # MuJoCo Playground's configuration of brax's PPO for the Go1 (arXiv:2502.08844), whose
+    # activations are SiLU instead: the critic alone sees what a robot does not know
+    "playground": Preset(
+        Config(
+            discount_factor=0.97,
+            epochs=4,
+            minibatches=32,
+            clip=0.3,
+            normalize_advantages="minibatch",
+            decay_learning_rate=False,
+            max_gradient_norm=1.0,
+        ),
+        unroll_length=20,
+        batch_size=8192,
+        network=networks.Config(
+            hidden_sizes=(512, 256, 128),
+            policy_sees=("state",),
+            value_sees=("privileged_state",),
+            head=heads.Config(
+                deviation="dependent",
+                positive="softplus",
+                initial_deviation=0.7,
+                squash=True,
+            ),
+        ),
+        interface=Interface(normalize_observations=True),
+    ),
+    # Schulman et al., table 5 (Atari); its squared error is not halved, hence value_cost. Initial
     # weights and a constant clip as in its authors' second version of the code (baselines'
     # ppo2)
     "atari": Preset(

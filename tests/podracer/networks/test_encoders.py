@@ -153,7 +153,7 @@ def test_leaves_are_selected_by_name_or_by_the_start_of_it():
         (
             SPEC,
             "stat",
-            "is to see 'stat', but the observation has 'camera.left', .*mean",
+            "is to see 'stat', but the observation has 'camera.left', .*: name",
         ),
         (SPEC, "camera.le", "is to see 'camera.le'"),
         (SPEC["state"], "state", "but the observation has one array"),
