@@ -106,7 +106,9 @@ def make_agent(config: Config, network: Model, average: Average = AVERAGE) -> Ag
         progress = updates.astype(jnp.float32) * (
             steps / (config.total_steps or np.inf)
         )
-        largest = jnp.maximum(jnp.abs(rows.value).max(), jnp.abs(rows.reward).max())
+        largest = average.largest(
+            jnp.maximum(jnp.abs(rows.value).max(), jnp.abs(rows.reward).max())
+        )
         metrics |= {
             "learning_rate": learning_rate,
             "temperature": actor_params(learner_state).temperature,
