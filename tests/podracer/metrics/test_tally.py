@@ -57,6 +57,19 @@ def test_a_learner_names_its_failure():
         tally.stop_if_not_finite(counted.failures)
 
 
+def test_of_several_elements_the_first_that_failed_is_named():
+    name = tally.FAILED + "too large: x"
+    counted = tally.initial_state({name: jnp.zeros((2, 3))})
+    for update, element in ((1, None), (2, (1, 2)), (3, (0, 1))):
+        flags = np.zeros((2, 3), np.float32)
+        if element:
+            flags[element] = 1.0
+        counted = tally.add(counted, {name: flags}, jnp.uint32(update))
+    line = r"^update 2: too large: x\[1, 2\] \("
+    with pytest.raises(FloatingPointError, match=line):
+        tally.stop_if_not_finite(counted.failures)
+
+
 @pytest.mark.parametrize("name", ["reward", "steps", "lag_mean"])
 def test_a_metric_that_a_run_would_replace_is_refused(name):
     given = {"observation": jnp.float32(0), "reward": jnp.float32(1)}
