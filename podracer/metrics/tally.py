@@ -12,11 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from podracer.agent import Metrics
+from podracer.agent import FAILED, Metrics
 from podracer.errors import UserError
 from podracer.metrics.vocabulary import OF_RUNS
-
-FAILED = "failed/"  # begins the name of a metric that says what failed, and the way out
 
 # The cause of a value that is not finite, where what the environment gives tells it.
 CAUSES = {

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from dm_env import specs
 
+from podracer import starts
 from podracer.errors import UserError
 
 
@@ -34,11 +35,16 @@ def encode(spec: Any) -> Any:
     if isinstance(spec, tuple):
         return {"tuple": [encode(part) for part in spec]}
     if isinstance(spec, specs.DiscreteArray):
-        return {"values": int(spec.num_values), "dtype": spec.dtype.name}
+        plain = {"values": int(spec.num_values), "dtype": spec.dtype.name}
+        return plain | _start(spec)
     plain = {"shape": list(spec.shape), "dtype": spec.dtype.name}
     if isinstance(spec, specs.BoundedArray):
         plain |= {"minimum": _bound(spec.minimum), "maximum": _bound(spec.maximum)}
-    return plain
+    return plain | _start(spec)
+
+
+def _start(spec: Any) -> dict[str, Any]:
+    return {"start": starts.of(spec).tolist()} if hasattr(spec, "start") else {}
 
 
 MOST = 2**26  # entries of an observation; more is damage, and would exhaust the memory
@@ -59,10 +65,12 @@ def decode(plain: Any) -> Any:
     if max(math.prod(plain.get("shape", ())), plain.get("values", 0)) > MOST:
         raise ValueError(f"a spec of more than {MOST} entries")
     if "values" in plain:
-        return specs.DiscreteArray(plain["values"], dtype)
+        return starts.Choice(plain["values"], dtype, plain.get("start", 0))
     if "minimum" not in plain:
         return specs.Array(plain["shape"], dtype)
     low, high = (np.array(plain[x]).astype(dtype) for x in ("minimum", "maximum"))
+    if "start" in plain:
+        return starts.Choices(plain["shape"], dtype, low, high, plain["start"])
     return specs.BoundedArray(plain["shape"], dtype, low, high)
 
 
@@ -83,11 +91,12 @@ def in_types_of(spec: Any, tree: Any) -> Any:
 
 
 def as_spec(spec: Any, tree: Any) -> Any:
-    """A tree of arrays or numbers in the structure and types of a spec.
+    """An environment's own arrays or numbers in the structure and types of a spec.
 
     Dictionaries may be in any order; any sequence is a tuple, and a NamedTuple also a
-    dictionary or NamedTuple of its names. Raises ValueError where the names or a length
-    differ, and for a number that the spec's type does not have.
+    dictionary or NamedTuple of its names. Choices are counted from 0, see `podracer.starts`.
+    Raises ValueError where the names or a length differ, for a choice that there is not, and
+    for a number that the spec's type does not have.
     """
     if isinstance(spec, dict):
         if not isinstance(tree, Mapping) or tree.keys() != spec.keys():
@@ -107,9 +116,10 @@ def as_spec(spec: Any, tree: Any) -> Any:
     untyped = np.asarray(tree)
     if untyped.dtype.kind in "OUSc":
         raise ValueError(f"an observation is {tree!r:.40}; it must be {spec.dtype}")
+    counted = starts.from_own(spec, untyped)
     with np.errstate(invalid="ignore"):  # a NaN as an integer is noticed below
-        array = untyped.astype(spec.dtype)
-    if array.dtype.kind != "f" and (lost := array != untyped).any():
+        array = counted.astype(spec.dtype)
+    if array.dtype.kind != "f" and (lost := array != counted).any():
         raise ValueError(
             f"an observation has {untyped[lost].flat[0]}; it must be {spec.dtype}"
         )

@@ -13,9 +13,8 @@ from dm_env import specs
 from jax.flatten_util import ravel_pytree
 
 from podracer import kernels
-from podracer.agent import Agent, LearnerState, PyTree
+from podracer.agent import FAILED, Agent, LearnerState, PyTree
 from podracer.errors import UserError, check_range
-from podracer.metrics.tally import FAILED
 from podracer.parallel import AVERAGE, Average
 from podracer.sums import plus
 from podracer.transformations.history import remember

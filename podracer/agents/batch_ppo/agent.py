@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from dm_env import specs
 
-from podracer.agent import ActorOutput, Agent, LearnerState, Metrics, PyTree
+from podracer.agent import FAILED, ActorOutput, Agent, LearnerState, Metrics, PyTree
 from podracer.agents.batch_ppo.config import Config
 from podracer.agents.batch_ppo.update import (
     Filters,
@@ -19,7 +19,6 @@ from podracer.agents.batch_ppo.update import (
     normalized,
 )
 from podracer.learning import whole_episodes
-from podracer.metrics.tally import FAILED
 from podracer.networks import Network
 from podracer.networks.policies import Policy
 from podracer.parallel import AVERAGE, Average

@@ -9,6 +9,7 @@ import numpy as np
 import optax
 
 from podracer.agent import (
+    FAILED,
     ActorOutput,
     Agent,
     LearnerState,
@@ -21,7 +22,6 @@ from podracer.agents.muzero.search import Search, make_search
 from podracer.errors import UserError
 from podracer.learning import losses, model_targets, optimizers
 from podracer.learning.gradients import Loss, mean_gradient, sequences
-from podracer.metrics.tally import FAILED
 from podracer.networks.world_model import Model
 from podracer.parallel import AVERAGE, Average
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import anakin.__main__ as anakin_command
 import podracer
+from podracer import starts
 from podracer.runs import spec_json
 from tests.drawn_environment import Drawn, spec_of
 from tests.podracer.trained.test_damaged_runs import FUZZ
@@ -27,11 +28,16 @@ def test_a_spec_comes_back_out_of_json(seed):
     spec = spec_of(seed)
     after = spec_json.decode(json.loads(json.dumps(spec_json.encode(spec))))
     assert jax.tree.leaves(after) == jax.tree.leaves(spec)
+    begins = [
+        [starts.of(x).tolist() for x in jax.tree.leaves(y)] for y in (spec, after)
+    ]
+    assert begins[0] == begins[1]
     before, now = (jax.tree_util.tree_leaves_with_path(x) for x in (spec, after))
     assert [path for path, _ in before] == [path for path, _ in now]
     arrays = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), spec)
+    own = jax.tree.map(starts.own, spec, arrays)
     for seen in (
-        spec_json.as_spec(after, arrays),
+        spec_json.as_spec(after, own),
         spec_json.in_types_of(after, arrays),
     ):
         assert jax.tree.structure(seen) == jax.tree.structure(after)
@@ -52,7 +58,9 @@ def test_a_run_is_evaluated_loaded_and_resumed(seed, tmp_path, capsys):
     environment = Drawn(seed)
     _, timestep = environment.initial_state(jax.random.key(0))
     act = podracer.load(folder, trust=True)
-    assert act(jax.tree.map(np.asarray, timestep.observation)) in (0, 1)
+    observation = jax.tree.map(np.asarray, timestep.observation)
+    own = jax.tree.map(starts.own, environment.observation_spec(), observation)
+    assert act(own) in (0, 1)
     command = [*flags.split(), "--total-steps", "64", "--resume", str(folder)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(anakin_command.parallel, "use_cpu_cores", lambda *_, **__: None)

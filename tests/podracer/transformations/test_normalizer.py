@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 import anakin
 from podracer import networks, parallel, transformations
-from podracer.agent import ActorOutput, Agent, LearnerState, Trajectory
+from podracer.agent import FAILED, ActorOutput, Agent, LearnerState, Trajectory
 from podracer.agents import impala
 from podracer.errors import UserError
-from podracer.metrics import tally
 from podracer.transformations import normalizer
 from sebulba import cores as sebulba_cores
 from sebulba import training as sebulba
@@ -340,7 +339,7 @@ def test_a_clipped_infinity_is_in_the_metrics_of_its_own_update():
     metrics = [x for *_, x in trajectories(agent, timesteps)]
     scales = [x["observation_scale"] for x in metrics]
     np.testing.assert_array_equal(np.isfinite(scales), [True, False, False])
-    (name,) = (x for x in metrics[1] if x.startswith(tally.FAILED))
+    (name,) = (x for x in metrics[1] if x.startswith(FAILED))
     assert name.endswith("the environment gives one in observation")
     assert metrics[1][name].tolist() == [0, 0, 1]
 
