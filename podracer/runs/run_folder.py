@@ -13,6 +13,7 @@ import shutil
 import sys
 import tempfile
 import time
+import unicodedata
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ PROFILE = "profile"
 LOCK, HOSTS = ".lock", ".hosts"
 FOLDERS = CHECKPOINTS, TENSORBOARD, WANDB, PROFILE
 STATES = ("running", "finished", "stopped", "failed")
+CONTROL = {"Cc", "Zl", "Zp"}  # Unicode's categories of these and of ends of lines
 PATTERN = "*?[\\"  # Orbax takes a path with one of these for a pattern
 MOST_TEXT = 2**26  # bytes of config.json and state.json
 NEVER = 2**40  # seconds since 1970, which no run has started at
@@ -237,10 +239,15 @@ def check_startable(folder: Path | None, overwrite: bool) -> None:
     Comes before compilation, which takes long; `created` looks again.
     """
     place = Path("runs") if folder is None else folder
+    whole = str(place.absolute())
+    if any(unicodedata.category(x) in CONTROL for x in whole):
+        raise UserError(
+            f"{whole!a}: has a control character in its path, which breaks every line "
+            "that names it; choose another folder"
+        )
     try:
+        whole.encode()
         with writing(place):  # its name may be too long
-            whole = str(place.absolute())
-            whole.encode()
             exists = folder is not None and folder.is_dir()
     except UnicodeEncodeError:  # Orbax could not write there
         raise UserError(
