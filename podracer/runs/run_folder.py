@@ -239,7 +239,8 @@ def check_startable(folder: Path | None, overwrite: bool) -> None:
     Comes before compilation, which takes long; `created` looks again.
     """
     place = Path("runs") if folder is None else folder
-    whole = str(place.absolute())
+    with writing(place):
+        whole = str(place.absolute())
     if any(unicodedata.category(x) in CONTROL for x in whole):
         raise UserError(
             f"{whole!a}: has a control character in its path, which breaks every line "
