@@ -24,6 +24,9 @@ from podracer.files import atomic, is_locked, locked, writing
 from podracer.parallel import hosts
 
 CONFIG = "config.json"
+TOGETHER = (
+    "together.json"  # the same of several runs of one program, which lie beside it
+)
 METRICS = "metrics.jsonl"
 CURVE = "curve.png"
 CHECKPOINTS = "checkpoints"
@@ -95,10 +98,10 @@ def fresh(name: str) -> Path:
     raise AssertionError("unreachable")
 
 
-def rewrite_config(folder: str | Path, config: Any) -> None:
+def rewrite_config(folder: str | Path, config: Any, name: str = CONFIG) -> None:
     """Replaces the configuration, command and versions of a run that is resumed."""
     text = _description(config)
-    with atomic(Path(folder) / CONFIG) as temporary:
+    with writing(folder), atomic(Path(folder) / name) as temporary:
         temporary.write_text(text)
 
 
@@ -109,12 +112,12 @@ def versions() -> dict[str, str]:
     return python | {name: _version(package) for name, package in packages.items()}
 
 
-def load_config(folder: str | Path, *needed: str) -> dict[str, Any]:
+def load_config(folder: str | Path, *needed: str, name: str = CONFIG) -> dict[str, Any]:
     """The contents of `config.json`: "command", "versions" and "config".
 
     Raises UserError if there is no run, it is damaged, or "config" lacks a field `needed`.
     """
-    path = Path(folder) / CONFIG
+    path = Path(folder) / name
     try:
         description = json.loads(files.read(path, MOST_TEXT))
     except OSError as error:
