@@ -12,6 +12,7 @@ import numpy as np
 from dm_env import specs
 
 from envs_jax.environment import restart, transition
+from podracer import starts
 
 LENGTH = 5
 
@@ -42,6 +43,8 @@ def array(chance: random.Random) -> specs.Array:
             specs.BoundedArray(shape, bool, False, True),
             specs.DiscreteArray(7, np.int32),
             specs.BoundedArray((3, 3, 2), np.uint8, 0, 255),
+            starts.Choice(7, np.int32, start=-3),
+            starts.Choices(shape, np.int32, 0, 6, start=np.full(shape, 2)),
         ]
     )
 

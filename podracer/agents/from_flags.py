@@ -9,11 +9,10 @@ import jax.numpy as jnp
 from dm_env import specs
 
 from podracer import command, imports, networks, transformations
-from podracer.agent import Agent, Key, Trajectory
+from podracer.agent import FAILED, Agent, Key, Trajectory
 from podracer.agents import AGENTS, algorithm
 from podracer.agents.algorithm import Algorithm, Preset
 from podracer.errors import UserError, nearest
-from podracer.metrics.tally import FAILED
 from podracer.networks import masks
 from podracer.transformations import Interface, normalizer, ranges
 from podracer.transformations.replay import Config as Replay

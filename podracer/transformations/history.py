@@ -89,8 +89,8 @@ def _stacked(spec: specs.Array, num_frames: int) -> specs.Array:
     *shape, channels = spec.shape
     bounds = {}
     if isinstance(spec, specs.BoundedArray):
-        for name in ("minimum", "maximum"):
-            bound = getattr(spec, name)
+        for name in ("minimum", "maximum", "start"):
+            bound = np.asarray(getattr(spec, name, 0))
             if bound.ndim:  # of each element, or of each channel
                 bounds[name] = np.concatenate(
                     [np.broadcast_to(bound, spec.shape)] * num_frames, axis=-1
