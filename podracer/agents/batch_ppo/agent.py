@@ -47,7 +47,7 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
     UserError for observations in bytes, and for a value_learning_rate with a network that
     cannot say which parameters are its value's.
     """
-    normalizer.normalizable(network.observation_spec)  # or there is nothing
+    seen = normalizer.normalizable(network.observation_spec)
     check_value_params(config, network)
     length = config.max_episode_length
 
@@ -78,9 +78,8 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
 
     def learner_step(key, learner_state, trajectory):
         shared, buffer = learner_state
-        spec = normalizer.normalizable(network.observation_spec)
         filters, beyond = updated_filters(
-            shared.filters, spec, trajectory.timesteps, average
+            shared.filters, seen, trajectory.timesteps, average
         )
         shared = shared._replace(filters=filters)
         buffer, stored = whole_episodes.store(
