@@ -165,4 +165,4 @@ def test_specs_without_elements_are_one_line(spec):
     given = {"observation_space": space_of(spec), "action_space": spaces.Discrete(2)}
     kind = type("Odd", (gymnasium.Env,), given)
     with pytest.raises(UserError, match="odd has observations .*one element at least"):
-        guarded("odd", kind, True)()
+        guarded("odd", kind, True)
