@@ -51,7 +51,7 @@ def work(
     # what the environment starts ends with it.
     os.setpgrp()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    faulthandler.enable()  # says where, if the environment dies by a signal
+    faulthandler.enable(all_threads=False)  # prints where a signal ends it
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         _answer_all(pipe, number, batch_size, make, name, bounds)

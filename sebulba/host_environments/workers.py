@@ -56,6 +56,7 @@ class Workers:
         self._name = name
         self._pipes: list[Any] = []
         self.processes: list[Any] = []
+        self._ended = False
         try:
             until = time.monotonic() + seconds
             self._start(makers, bounds)
@@ -85,6 +86,9 @@ class Workers:
 
     def end(self, seconds: float) -> None:
         """Lets the environments close, then kills the workers and what these started."""
+        if self._ended:
+            return
+        self._ended = True
         for pipe in self._pipes:
             with contextlib.suppress(OSError):  # of a worker that is dead already
                 pipe.send(("close", None))
@@ -99,7 +103,9 @@ class Workers:
             process.join(10.0)
         for pipe in self._pipes:
             pipe.close()
-        LIVE.discard(self)
+
+    def __del__(self):
+        self.end(0.0)  # multiprocessing would wait for them when this process ends
 
     def _start(self, makers: list[Callable[[], Any]], bounds: bool) -> None:
         from gymnasium.vector.utils import clear_mpi_env_vars
