@@ -151,9 +151,10 @@ def _one_line(text: str | None) -> str:
 
 def credentials(options: Options, tls: bool) -> grpc.ChannelCredentials | None:
     """The client's side of TLS; None without. Raises UserError."""
-    files = (options.tls_authority, options.tls_key, options.tls_certificate)
     if tls:
-        return grpc.ssl_channel_credentials(*map(protocol.read, files))
+        key, certificate, authority = protocol.read_tls(options)
+        return grpc.ssl_channel_credentials(authority, key, certificate)
+    files = (options.tls_authority, options.tls_key, options.tls_certificate)
     if any(files):
         raise UserError("--env.tls-* are for TLS: write grpcs:// instead of grpc://")
     return None

@@ -104,6 +104,32 @@ def test_a_missing_key_file(tmp_path):
         serving.Config(tls_key=KEY)
 
 
+@pytest.mark.parametrize(
+    ("files", "line"),
+    [
+        (
+            {"tls_certificate": KEY},
+            f"tls_certificate is {KEY}, a file without a CERTIF",
+        ),
+        (
+            {"tls_key": CERTIFICATE},
+            f"tls_key is {CERTIFICATE}, a file without a PRIVATE",
+        ),
+        (
+            {"tls_authority": KEY},
+            f"tls_authority is {KEY}, a file without a CERTIFICATE",
+        ),
+    ],
+)
+def test_a_file_without_a_certificate_is_named(files, line):
+    """Also by a client, which would say that nobody listens there."""
+    files = {"tls_certificate": CERTIFICATE, "tls_key": KEY} | files
+    with pytest.raises(UserError, match=line), serve(**files):
+        pass
+    with pytest.raises(UserError, match=line):
+        client("grpcs://127.0.0.1:9", **files)
+
+
 def test_the_environments_of_a_lost_client_are_closed():
     made = []
     with serve(lambda seed: made.append(HostCounter(1)) or made[-1]) as address:
