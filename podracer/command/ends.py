@@ -213,7 +213,13 @@ def stopping() -> Iterator[Callable[[], bool]]:
 
     The caller can then save its work. After a Ctrl-C the block ends with
     KeyboardInterrupt, after a second Ctrl-C at once; after the others it ends normally.
+
+    Only the main thread has signals in Python: in any other the function says no, and what
+    a signal does is the program's own.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
     signals: list[int] = []
     terminal = _on_terminal()
 
