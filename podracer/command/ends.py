@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
+from podracer import interrupts
 from podracer.errors import UserError, nearest
 from podracer.parallel import watch
 
@@ -69,6 +70,7 @@ def _saying_why(program: str) -> Iterator[None]:
 
     for number in _terminating():
         signal.signal(number, terminated)
+    interrupts.answer_as_usual()
     _import_from_here()
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed, as by `>&-`
