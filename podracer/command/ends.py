@@ -19,6 +19,10 @@ from podracer.parallel import watch
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
+class Terminated(BaseException):
+    """A signal ends the command: its exit code. Nobody takes it for a SystemExit of theirs."""
+
+
 def dispatch(
     commands: Mapping[str, Callable[[list[str]], None]], argv: list[str], program: str
 ) -> None:
@@ -66,7 +70,7 @@ def _saying_why(program: str) -> Iterator[None]:
     def terminated(number: int, _) -> None:
         if number == signal.SIGHUP:
             _to_nowhere(*terminal)
-        raise SystemExit(128 + number)  # so that files and threads are closed
+        raise Terminated(128 + number)  # so that files and threads are closed
 
     for number in _terminating():
         signal.signal(number, terminated)
@@ -88,6 +92,8 @@ def _saying_why(program: str) -> Iterator[None]:
         line, code = f"stopped: {error}", 1
     except KeyboardInterrupt:
         line, code = "interrupted", 130
+    except Terminated as end:
+        line, code = "terminated", end.args[0]
     except SystemExit as end:
         watch.leave(end.code, "terminated")
         raise

@@ -21,6 +21,7 @@ import numpy as np
 
 from sebulba.host_environments import guarded
 
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # of the main process's group
 ALIGNMENT = 64  # bytes, between two arrays of the shared memory
 CLOSE_SECONDS = 2.0  # for an environment to close when the main process has died
 
@@ -50,6 +51,10 @@ def work(
     # A group of its own: a signal to that of the main process is that one's business, and
     # what the environment starts ends with it.
     os.setpgrp()
+    for ending in ENDING:  # blocked so far; what that group was sent is dropped
+        before = signal.signal(ending, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {ending})
+        signal.signal(ending, before)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable(all_threads=False)  # prints where a signal ends it
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from multiprocessing import connection, reduction
+from multiprocessing import connection, reduction, resource_tracker
 from typing import Any
 
 import jax
@@ -111,7 +111,7 @@ class Workers:
         from gymnasium.vector.utils import clear_mpi_env_vars
 
         context = multiprocessing.get_context("forkserver")
-        with STARTING, _without_main_module(), clear_mpi_env_vars(), _no_ctrl_c():
+        with STARTING, _without_main_module(), clear_mpi_env_vars(), _without_signals():
             work = _ByValue(worker.work)
             LIVE.add(self)
             for number, make in enumerate(makers):
@@ -245,10 +245,15 @@ def _memory_file() -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def _no_ctrl_c() -> Iterator[None]:
-    """Processes that start meanwhile never see Ctrl-C, which a terminal sends to all."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _without_signals() -> Iterator[None]:
+    """Processes that start meanwhile do not get what a terminal or a scheduler sends to all.
+
+    `worker.work` lets them through once the worker has a group of its own.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, worker.ENDING)
     try:
+        resource_tracker.ensure_running()  # which unblocks some of them
+        signal.pthread_sigmask(signal.SIG_BLOCK, worker.ENDING)
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
