@@ -124,5 +124,6 @@ def _picture(environment: HostEnvironment, timestep: dm_env.TimeStep) -> np.ndar
     if is_array and image.ndim in (3, 4):
         return image[0]
     raise ValueError(
-        "it has no pictures: only JAX environments, Atari and image observations do"
+        "it has no pictures: JAX environments, Atari, image observations, dm_control and "
+        "gymnasium's with the render_mode rgb_array have some"
     )

@@ -48,6 +48,12 @@ class DmEnv(gymnasium.Env):
         self.action_space = space_of(environment.action_spec())
         declared = checking.of_spec(observation)
         self._check = checking.checker(name, declared, bounds=check_bounds)
+        if hasattr(getattr(environment, "physics", None), "render"):  # dm_control's
+            self.render_mode = "rgb_array"
+
+    def render(self):
+        """dm_control's first camera, uint8 [240, 320, 3]."""
+        return self._environment.physics.render(240, 320, camera_id=0)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)

@@ -14,6 +14,7 @@ from podracer.errors import UserError
 from sebulba.host_environments import checking, spaces
 
 DEAD = (EOFError, OSError)  # of the pipe to a worker that is dead, or late
+FPS = 30.0  # pictures per second of an environment that does not say how many
 LINES = 3  # of a traceback, in an error's one line
 CALLERS = (  # files
     "host_environments/dm.py",
@@ -58,6 +59,28 @@ class Guarded:
             self._flag("truncated", truncated),
             {},
         )
+
+    def render_fps(self) -> float | None:
+        """Pictures per second; None where the environment draws none."""
+        if getattr(self.env, "render_mode", None) != "rgb_array":
+            return None
+        return float((self.env.metadata or {}).get("render_fps") or FPS)
+
+    def picture(self) -> np.ndarray:
+        """uint8 [H, W, 3]. Raises UserError where there is none."""
+        try:
+            picture = np.asarray(self.env.render())
+        except BaseException as error:
+            raise UserError(
+                f"{self._name}: cannot draw: {_described(error)}; without a screen MuJoCo's "
+                "take MUJOCO_GL=egl or MUJOCO_GL=osmesa, if the system has one of them"
+            ) from error
+        if picture.ndim != 3 or picture.shape[-1] != 3:
+            raise UserError(
+                f"{self._name}: render() returned {checking.shown(picture)}; it must be a "
+                "picture [H, W, 3]"
+            )
+        return picture.astype(np.uint8)
 
     def _answer(self, method: str, fields: str, *arguments, **named) -> tuple:
         """What the environment's method returns. Raises UserError unless it has all fields."""

@@ -18,6 +18,9 @@ class Options:
     """keyword arguments of the environment, as JSON: '{"size": 5}'"""
     max_episode_steps: int | None = None
     """environment steps before an episode is truncated; default: the environment's own"""
+    action_mask: bool = False
+    """observations have a field action_mask, from the environment's `info["action_mask"]` or
+    its method `action_masks` (gym:): forbidden actions are not taken"""
     check_bounds: bool = True
     """stop where an observation is outside of its declared bounds"""
     step_seconds: float = 60.0

@@ -57,11 +57,10 @@ class Processes:
         self._workers = self._start()
         self._observation_space = self._workers.observation_space
         self._observation_spec = spaces.spec_of(self._observation_space)
-        action_space = self._workers.action_space
-        self._action_spec = spaces.action_spec(name, action_space)
-        self._first_action = np.asarray(
-            getattr(action_space, "start", 0), action_space.dtype
-        )
+        self._action_space = self._workers.action_space
+        self._action_spec = spaces.action_spec(name, self._action_space)
+        if self._workers.render_fps:
+            self.render, self.render_fps = self._render, self._workers.render_fps
         self._check_action = checking.action_checker(
             name, self._action_spec, (batch_size,)
         )
@@ -69,7 +68,7 @@ class Processes:
     def reset(self) -> dm_env.TimeStep:
         return self._attempt(self._reset)
 
-    def step(self, action: np.ndarray) -> dm_env.TimeStep:
+    def step(self, action: Any) -> dm_env.TimeStep:
         self._check_action(action)
         return self._attempt(lambda: self._step(action))
 
@@ -88,6 +87,10 @@ class Processes:
 
     def close(self) -> None:
         self._workers.end(CLOSE_SECONDS)
+
+    def _render(self) -> np.ndarray:
+        """The first environment's picture, uint8 [H, W, 3]."""
+        return self._workers.render(self._options.step_seconds)
 
     def _start(self) -> Workers:
         """The workers. They import what the environment needs, but not JAX."""
@@ -131,11 +134,11 @@ class Processes:
         return self._timestep(observation, zeros, zeros > 0, zeros > 0)
 
     def _step(self, action: np.ndarray) -> dm_env.TimeStep:
-        action = np.asarray(action, self._first_action.dtype) + self._first_action
         seconds = self._options.step_seconds
         if self._episodes.unfinished < self.batch_size:  # the others are reset
             seconds = max(seconds, self._options.start_seconds)
-        stepped = self._workers.step(action, seconds)
+        actions = spaces.members(self._action_space, action)
+        stepped = self._workers.step(actions, seconds)
         self._steps += 1
         return self._timestep(*stepped)
 

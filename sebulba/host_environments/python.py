@@ -124,8 +124,12 @@ def _gym_maker(name: str, arguments: dict[str, Any], options: Options) -> Maker:
     """Seeded by gymnasium's reset."""
     import gymnasium
 
+    from sebulba.host_environments.masked import WithMask
+
     module, _, key = name.rpartition(":")
     settings = {"disable_env_checker": True}
+    if _draws(_find_gym(name)[0]):
+        settings["render_mode"] = "rgb_array"  # draws nothing until it is asked for
     if options.max_episode_steps is not None:
         settings["max_episode_steps"] = options.max_episode_steps
 
@@ -139,9 +143,23 @@ def _gym_maker(name: str, arguments: dict[str, Any], options: Options) -> Maker:
 
         if module:
             importlib.import_module(module)
-        return gymnasium.make(registered, **(settings | arguments))
+        environment = gymnasium.make(registered, **(settings | arguments))
+        masked = options.action_mask
+        return WithMask(environment, f"gym:{name}") if masked else environment
 
     return lambda seed: make_one
+
+
+def _draws(creator: Callable) -> bool:
+    """Whether an environment takes `render_mode="rgb_array"`."""
+    metadata = getattr(creator, "metadata", None) or {}
+    try:
+        parameters = inspect.signature(creator).parameters
+    except (TypeError, ValueError):  # of some functions in C
+        parameters = {}
+    return "render_mode" in parameters and "rgb_array" in metadata.get(
+        "render_modes", ()
+    )
 
 
 def _find_dm(path: str) -> tuple[Callable, dict[str, Any]]:

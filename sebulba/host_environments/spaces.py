@@ -102,9 +102,17 @@ def as_spec(space: Any, x: Any) -> Any:
     return x.astype(np.float32) if _is_wide(space) else as_float32(x)
 
 
-def action_spec(name: str, space: Any) -> specs.BoundedArray:
-    """One discrete action, several (integers from 0) or continuous ones; else UserError."""
-    if hasattr(space, "shape") and not hasattr(space, "spaces"):
+def action_spec(name: str, space: Any) -> Any:
+    """Of one discrete action, several or continuous ones, or a Dict or Tuple of these.
+
+    Raises UserError for other spaces.
+    """
+    if hasattr(space, "spaces"):
+        check_supported(name, space, "actions")
+        if isinstance(space.spaces, dict):
+            return {key: action_spec(name, x) for key, x in space.spaces.items()}
+        return tuple(action_spec(name, part) for part in space.spaces)
+    if hasattr(space, "shape"):
         check_supported(name, space, "actions")
         spec = spec_of(space)
         if spec.dtype.kind == space.dtype.kind == "f":
@@ -113,8 +121,20 @@ def action_spec(name: str, space: Any) -> specs.BoundedArray:
             return spec.replace(dtype=np.int32)  # they come in several widths
     raise UserError(
         f"{name} has actions {_one_line(space)}; only discrete ones from 0 and "
-        "continuous ones are supported: choose another environment"
+        "continuous ones are supported, and Dict and Tuple of these: choose another "
+        "environment"
     )
+
+
+def members(space: Any, action: Any) -> list[Any]:
+    """The B members of an action space, of actions [B, ...] as `action_spec` has them."""
+    if hasattr(space, "spaces") and isinstance(space.spaces, dict):
+        parts = [members(x, action[name]) for name, x in space.spaces.items()]
+        return [dict(zip(space.spaces, one, strict=True)) for one in zip(*parts)]
+    if hasattr(space, "spaces"):
+        return [*zip(*map(members, space.spaces, action))]
+    start = np.asarray(getattr(space, "start", 0), space.dtype)
+    return [*(np.asarray(action, space.dtype) + start)]
 
 
 def _one_line(space: Any) -> str:

@@ -36,9 +36,10 @@ def work(
 ) -> None:
     """The worker's life. Each answer is (True, result) or (False, (exception, traceback)).
 
-    The first answer is what `make` made: (observation_space, action_space). To `reset`, a
-    seed, and `step`, an action, it writes the observation into the memory that it was sent
-    and answers (reward, terminated, truncated); after an episode's end a step resets.
+    The first answer is what `make` made: (observation_space, action_space, pictures per
+    second, or None where it draws none). To `reset`, a seed, and `step`, an action, it writes
+    the observation into the memory that it was sent and answers (reward, terminated,
+    truncated); after an episode's end a step resets. To `render` it answers a picture.
 
     Args:
       pipe: to the main process.
@@ -78,10 +79,11 @@ def _answer_all(pipe, number, batch_size, make, name, bounds) -> None:
     environment: Any = None
     over = False  # in the timestep before
 
-    def made() -> tuple[Any, Any]:
+    def made() -> tuple[Any, Any, float | None]:
         nonlocal environment
         environment = guarded.guarded(name, lambda: pickle.loads(make)(), bounds)
-        return environment.observation_space, environment.action_space
+        spaces = environment.observation_space, environment.action_space
+        return *spaces, environment.render_fps()
 
     def played() -> tuple[float, bool, bool]:
         nonlocal over
@@ -108,7 +110,8 @@ def _answer_all(pipe, number, batch_size, make, name, bounds) -> None:
             command, value = pipe.recv()
             if command == "close":
                 return
-            pipe.send(_attempt(played))
+            draws = command == "render"
+            pipe.send(_attempt(environment.picture if draws else played))
     finally:
         environment.close()
 

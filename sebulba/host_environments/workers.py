@@ -61,7 +61,7 @@ class Workers:
             until = time.monotonic() + seconds
             self._start(makers, bounds)
             made = self._made(until, seconds)
-            self.observation_space, self.action_space = made
+            self.observation_space, self.action_space, self.render_fps = made
             self._observations = self._share_memory()
         except BaseException:
             self.end(0.0)
@@ -74,15 +74,22 @@ class Workers:
         self._receive(seconds)
         return self._observation()
 
-    def step(self, action: np.ndarray, seconds: float) -> tuple[Any, ...]:
+    def step(self, actions: list[Any], seconds: float) -> tuple[Any, ...]:
         """(observation, reward, terminated, truncated), all [B, ...]; raises as `reset`.
 
-        The step after an episode's end resets the environment.
+        Takes an action for each environment. The step after an episode's end resets it.
         """
-        for pipe, one in zip(self._pipes, action, strict=True):
+        for pipe, one in zip(self._pipes, actions, strict=True):
             pipe.send(("step", one))
         rows = zip(*self._receive(seconds), strict=True)
         return self._observation(), *map(np.array, rows)
+
+    def render(self, seconds: float) -> np.ndarray:
+        """What environment 0 draws, uint8 [H, W, 3]; raises as `reset`."""
+        self._pipes[0].send(("render", None))
+        if not self._pipes[0].poll(seconds):
+            raise TimeoutError(f"no picture within {seconds:g} s")
+        return self._answer(0)
 
     def end(self, seconds: float) -> None:
         """Lets the environments close, then kills the workers and what these started."""
@@ -124,9 +131,9 @@ class Workers:
                     self.processes.append(process)
                     process.start()
 
-    def _made(self, until: float, seconds: float) -> tuple[Any, Any]:
-        """The spaces of observations and actions, which all environments have alike."""
-        made: dict[int, tuple[Any, Any]] = {}
+    def _made(self, until: float, seconds: float) -> tuple[Any, Any, float | None]:
+        """What `worker.work` answers first, which all environments have alike."""
+        made: dict[int, tuple[Any, Any, float | None]] = {}
         while len(made) < len(self._pipes):
             waiting = [x for i, x in enumerate(self._pipes) if i not in made]
             ready = connection.wait(waiting, max(0.0, until - time.monotonic()))
@@ -267,12 +274,12 @@ def _without_main_module() -> Iterator[None]:
     """
     import cloudpickle
 
-    from sebulba.host_environments import dm
+    from sebulba.host_environments import dm, masked
 
     main = sys.modules["__main__"].__dict__
     hidden = {name: main.pop(name, None) for name in ("__spec__", "__file__")}
     main["__spec__"] = None
-    ours = (checking, dm, guarded, spaces, worker)
+    ours = (checking, dm, guarded, masked, spaces, worker)
     for module in ours:
         cloudpickle.register_pickle_by_value(module)
     try:
