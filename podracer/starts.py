@@ -17,7 +17,7 @@ class Choice(specs.DiscreteArray):
         self, num_values: int, dtype: Any = np.int32, start: int = 0, name: Any = None
     ):
         super().__init__(num_values, dtype, name)
-        self._start = int(start)
+        self._start = int(np.int64(start))  # OverflowError beyond
 
     @property
     def start(self) -> int:
@@ -41,6 +41,7 @@ class Choices(specs.BoundedArray):
     ):
         super().__init__(shape, dtype, minimum, maximum, name)
         self._start = np.asarray(start, np.int64)
+        np.broadcast_to(self._start, self.shape)  # ValueError where it does not fit
 
     @property
     def start(self) -> np.ndarray:  # of all, [], or of each

@@ -159,14 +159,13 @@ def make_loss(config: Config, network: Network) -> Loss:
             "loss/policy": -advantage * log_pi,
             "loss/value": 0.5 * jnp.square(target - predictions.value[:-1]),
             "loss/entropy": -transitions.mask * policy.entropy(),
-            "rho": rho,
         }
         total = (
             means["loss/policy"]
             + config.value_cost * means["loss/value"]
             + config.entropy_cost * means["loss/entropy"]
         )
-        return losses.Terms(total, means, transitions.mask)
+        return losses.Terms(total, means, transitions.mask, {"rho": rho})
 
     return loss
 

@@ -167,10 +167,13 @@ def reduced(terms: Terms, weight: jax.Array | None = None) -> tuple[jax.Array, S
         times = 1.0 if weight is None else jnp.broadcast_to(weight, x.shape)
         return jnp.sum(times * x)
 
+    def taken(x):
+        return jnp.where(terms.mask > 0.0, x, 0.0)  # else it may be infinite
+
     means = terms.means | {"loss/total": terms.total}
     sums = Sums(
         {name: total(x) for name, x in means.items()},
-        {name: total(terms.mask * x) for name, x in terms.of_actions.items()},
+        {name: total(taken(x)) for name, x in terms.of_actions.items()},
         total(terms.mask),
     )
     return sums.means["loss/total"], sums

@@ -56,6 +56,19 @@ def test_what_is_no_choice_is_one_line(member, line):
         spec_json.as_spec(host_spaces.spec_of(SPACE), member)
 
 
+@pytest.mark.parametrize(
+    "plain",
+    [
+        {"values": 3, "dtype": "int32", "start": 2**70},
+        {"values": 3, "dtype": "int32", "start": "many"},
+        {"shape": [2], "dtype": "int32", "minimum": 0, "maximum": 2, "start": [0] * 3},
+    ],
+)
+def test_a_damaged_start_is_no_spec(plain):
+    with pytest.raises((ValueError, OverflowError, TypeError)):
+        spec_json.decode(plain)
+
+
 def test_a_start_is_pickled_and_stacked():
     one, (several, _) = host_spaces.spec_of(SPACE).values()
     for spec in (one, several, several.replace(dtype=np.int64)):
