@@ -52,8 +52,8 @@ def exits(program: str) -> Iterator[None]:
     """Ends a command with one line on stderr and an exit code; also a decorator.
 
     UserError, a full disk, not enough memory and a JAX that cannot start are 2,
-    FloatingPointError (a run that is no longer finite) 1, Ctrl-C 130, SIGTERM 143, a closed
-    terminal 129, and 141 without a line where nobody reads the output any more (`| head`).
+    FloatingPointError (a run that is no longer finite) 1, Ctrl-C 130, SIGTERM 143, SIGHUP (a
+    closed terminal) 129, and 141 without a line where nobody reads the output any more (`| head`).
     The other hosts of a run end too, see `parallel.watch`, and threads that hang, see
     `_ending_threads`. Modules in the current folder can be imported, as with `python -m`.
     """

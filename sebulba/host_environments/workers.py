@@ -56,7 +56,7 @@ class Workers:
         self._name = name
         self._pipes: list[Any] = []
         self.processes: list[Any] = []
-        self._ended = False
+        self._ended, self._owner = False, os.getpid()
         try:
             until = time.monotonic() + seconds
             self._start(makers, bounds)
@@ -93,7 +93,7 @@ class Workers:
 
     def end(self, seconds: float) -> None:
         """Lets the environments close, then kills the workers and what these started."""
-        if self._ended:
+        if self._ended or os.getpid() != self._owner:  # or in a fork of that process
             return
         self._ended = True
         for pipe in self._pipes:

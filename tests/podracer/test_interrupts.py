@@ -66,3 +66,26 @@ def test_a_users_own_program_keeps_its_ctrl_c(monkeypatch, words, command):
         assert signal.getsignal(signal.SIGINT) is before
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+SWALLOWING = """
+import os, signal
+from podracer.command import exits
+
+with exits("anakin"):
+    try:  # as parsers of flags and imports of users' modules do
+        os.kill(os.getpid(), signal.SIGTERM)
+    except (Exception, SystemExit) as error:
+        raise ValueError("it was not for you") from error
+"""
+
+
+def test_nobody_takes_sigterm_for_an_exit_of_their_own():
+    ended = subprocess.run(
+        [sys.executable, "-c", SWALLOWING],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.stderr == "anakin: terminated\n" and ended.returncode == 143

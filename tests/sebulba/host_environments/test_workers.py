@@ -57,6 +57,25 @@ def all_end(pids):
     return not any(map(is_alive, pids))
 
 
+def blocked(pid):
+    """The signals that a process does not receive."""
+    with open(f"/proc/{pid}/status") as file:
+        (mask,) = [line.split()[1] for line in file if line.startswith("SigBlk")]
+    return {number for number in signal.Signals if int(mask, 16) >> (number - 1) & 1}
+
+
+def test_signals_to_a_whole_group_do_not_reach_workers(closing):
+    """Not even as they start, when they are in the main process's group still."""
+
+    def make(seed):
+        starter = blocked(os.getppid())  # of all workers
+        assert starter >= {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+        assert os.getpgrp() == os.getpid() and not blocked(os.getpid())
+        return Still()
+
+    closing(start(make)).reset()
+
+
 def test_a_constructor_has_the_main_thread_and_may_start_processes(closing, tmp_path):
     """What it leaves running ends with its worker."""
 
