@@ -8,6 +8,8 @@ import jax
 import numpy as np
 from jax.interpreters import partial_eval
 
+from podracer import starts
+
 
 def used(
     actor_step: Callable, params: Any, actor_state: Any, timestep: dm_env.TimeStep
@@ -50,7 +52,9 @@ def filled(spec: Any, used: Any, observation: Any, batch: tuple[int, ...]) -> An
     if not isinstance(spec, dict) or not isinstance(observation, Mapping):
         return observation
     missing = {
-        name: jax.tree.map(lambda x: np.zeros((*batch, *x.shape), x.dtype), part)
+        name: jax.tree.map(
+            lambda x: starts.own(x, np.zeros((*batch, *x.shape), x.dtype)), part
+        )
         for name, part in spec.items()
         if name not in observation and not any(jax.tree.leaves(used[name]))
     }
