@@ -45,6 +45,7 @@ def train(
     updates_per_report: int | None = None,
     cores: int | None = None,
     reset_pool: int | None = None,
+    restore: Callable[[list[State], State], Sequence[State]] | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[Population, list[Row | None] | None]]:
     """Trains S runs at once; yields (population, rows) at each report.
@@ -62,6 +63,8 @@ def train(
       batch_size, unroll_length, total_steps: of each run.
       updates_per_report, reset_pool, stopped: as for `anakin.train`.
       cores: number of cores; default: all.
+      restore: (initial states of the runs, the `LAYOUT` of each) -> those to resume from,
+        after equal numbers of updates. On as many cores they resume bit for bit.
 
     Raises:
       UserError: an argument is impossible, or a hyperparameter cannot differ between runs.
@@ -85,6 +88,10 @@ def train(
             f"{', '.join(values)}: one of these decides what is compiled and cannot "
             "differ between runs of one program: train its values in separate runs"
         ) from error
+    done = 0
+    if restore:
+        population = restored(population, restore)
+        done = int(jnp.max(population.state.updates))
     reports = make_reports(batch_size * unroll_length, total_steps, updates_per_report)
     failed: dict[int, FloatingPointError] = {}
 
@@ -92,7 +99,7 @@ def train(
         return len(failed) == len(seeds) or stopped()
 
     read = partial(_rows, failed)
-    runs = iterate(lowered.compile, population, 0, reports, ends, read)
+    runs = iterate(lowered.compile, population, done, reports, ends, read)
     return _with_failures(runs, failed, seeds)
 
 
@@ -189,6 +196,18 @@ def make_programs(
             donate=(0,),
         ),
     )
+
+
+def restored(population: Population, restore: Callable) -> Population:
+    """The population with the states of `restore`, see `train`, where its own lie."""
+    numbers = range(len(population.state.updates))
+    states = restore([member(population, i) for i in numbers], LAYOUT)
+    state = jax.tree.map(
+        lambda whole, *parts: jax.device_put(jnp.stack(parts), whole.sharding),
+        population.state,
+        *states,
+    )
+    return population._replace(state=state)
 
 
 def member(population: Population, number: int) -> State:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 PyTree = Any
 Key = jax.Array  # typed, jax.random.key; used once
 Metrics = dict[str, jax.Array]  # scalars of one core; the runner averages over cores
+FAILED = "failed/"  # begins the name of a metric that stops a run, see podracer.metrics.tally
 
 
 class ActorOutput(NamedTuple):

@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from podracer import parallel
 from podracer.agent import Agent, Key, LearnerState, Metrics, Trajectory
@@ -77,7 +79,7 @@ def make_programs(agent: Agent, mesh: Any, updates_per_trajectory: int) -> Progr
     def read(counts: tally.Tally):
         """Two arrays so as to be two transfers."""
         trees = counts.means, counts.failures
-        arrays = [jnp.stack(jax.tree.leaves(tree)) for tree in trees]
+        arrays = [ravel_pytree(tree)[0] for tree in trees]
         return arrays, tally.initial_state(counts.means)
 
     def make_empty_tally(state: State, part: Trajectory) -> Callable[[], tally.Tally]:
@@ -154,9 +156,8 @@ class Learner:
     def metrics(self) -> Metrics:
         """Means since the last call; FloatingPointError where one is not finite."""
         arrays, self.tally = self.programs.read(self.tally)
-        names = sorted(self.tally.means)  # the order of a tree's leaves
         means, failures = (
-            dict(zip(names, x, strict=True)) for x in parallel.on_host(arrays)
+            _unraveled(x, self.tally.means) for x in parallel.on_host(arrays)
         )
         tally.stop_if_not_finite(failures)
         return tally.reported(means)
@@ -177,3 +178,13 @@ class Learner:
             return None, None
         self.tally, sums = state.counted
         return parallel.of_host((state.actor, sums))
+
+
+def _unraveled(elements: np.ndarray, shapes: Metrics) -> Metrics:
+    """Metrics of these shapes, from all of their elements in one array."""
+    leaves, structure = jax.tree.flatten(shapes)
+    ends = np.cumsum([x.size for x in leaves])
+    parts = np.split(elements, ends[:-1])
+    return structure.unflatten(
+        [part.reshape(x.shape) for part, x in zip(parts, leaves, strict=True)]
+    )

@@ -12,6 +12,7 @@ import numpy as np
 from dm_env import specs
 
 from envs_jax.environment import restart, transition
+from podracer import starts
 
 LENGTH = 5
 
@@ -41,6 +42,8 @@ def array(chance: random.Random) -> specs.Array:
             specs.BoundedArray(shape, np.int32, -2, 7),
             specs.BoundedArray(shape, bool, False, True),
             specs.DiscreteArray(7, np.int32),
+            starts.Choice(7, np.int32, start=-3),
+            starts.Choices(shape, np.int32, 0, 6, start=np.full(shape, 2)),
         ]
     )
 

@@ -31,7 +31,7 @@ ADAPTER = "sebulba/host_environments/envs_jax.py"  # may import envs_jax as well
 FLOORS = [
     {"agent", "errors"},
     {"kernels"},
-    {"parallel", "files", "imports", "sums"},
+    {"parallel", "files", "imports", "starts", "sums"},
     {"networks", "transformations", "metrics", "command", "checkpoints"},
     {"learning", "runs", "plan"},
     {"rules"},

@@ -41,8 +41,8 @@ class Train(flags.Train):
         check_range("seeds", self.seeds, 1, MOST_SEEDS)
         if self.together and self.keep.is_for_one_run:
             raise UserError(
-                "--resume, --evaluate.steps, --stop-at and --profile are for one run: name "
-                "the folder of one of them, or leave --seeds and --sweep out"
+                "--evaluate.steps, --stop-at and --profile are for one run: leave them "
+                "out, or --seeds and --sweep"
             )
 
     @property

@@ -95,9 +95,9 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
     def learner_step(key, learner_state, trajectory):
         shared, (timesteps, outputs, memory) = learner_state.shared, trajectory
         rows = sequences((timesteps, outputs))
-        gradients, metrics = gradient_of_sum(loss, shared.params, rows, memory)
+        gradients, sums = gradient_of_sum(loss, shared.params, rows, memory)
         count = timesteps.reward[1:].size
-        metrics = jax.tree.map(lambda x: x / count, metrics)
+        metrics = losses.means(sums, count, average(sums.taken))
         gradients = reduced_over_cores(config, gradients, count, average)
         learning_rate = optimizers.learning_rate(
             config, shared.updates, count * average.cores
@@ -159,14 +159,13 @@ def make_loss(config: Config, network: Network) -> Loss:
             "loss/policy": -advantage * log_pi,
             "loss/value": 0.5 * jnp.square(target - predictions.value[:-1]),
             "loss/entropy": -transitions.mask * policy.entropy(),
-            "rho": rho,
         }
         total = (
             means["loss/policy"]
             + config.value_cost * means["loss/value"]
             + config.entropy_cost * means["loss/entropy"]
         )
-        return losses.Terms(total, means, transitions.mask)
+        return losses.Terms(total, means, transitions.mask, {"rho": rho})
 
     return loss
 

@@ -146,8 +146,8 @@ class Checkpoints:
             if error is None:  # else the first error is the one to report
                 raise
 
-    def restore(self, state: Any, layout: Any) -> Any:
-        """The newest whole checkpoint, placed on the cores as `state` is.
+    def restore(self, state: Any, layout: Any, updates: int | None = None) -> Any:
+        """The newest whole checkpoint, or a given one, placed on the cores as `state` is.
 
         Damaged checkpoints that are newer are named and renamed. On another number of
         cores, what belongs to one core (LOCAL) is taken from `state`; so is a field that is
@@ -156,12 +156,15 @@ class Checkpoints:
         Args:
           state: a fresh state, a NamedTuple, which gives shapes, types and placement.
           layout: a word of `podracer.parallel` for each part of the state.
+          updates: of the checkpoint; default: the newest whole one.
 
         Raises:
           UserError: there is none, it belongs to another agent, network or environment,
             or its folder was renamed.
         """
-        newest, damaged = hosts.lead(lambda: finding.choose_to_resume(self.folder))
+        newest, damaged = updates, []
+        if updates is None:
+            newest, damaged = hosts.lead(lambda: finding.choose_to_resume(self.folder))
         if newest is None:
             raise finding.no_whole_error(self.folder, damaged, "start the run again")
         self.restored_updates = newest

@@ -25,16 +25,17 @@ def mean_gradient(
     average: Average,
     weight: jax.Array | None = None,
 ) -> tuple[PyTree, Metrics]:
-    """The gradient averaged over all cores, and the metrics of this core.
+    """The gradient averaged over all cores, and this core's metrics, see `losses.means`.
 
     Args:
       loss, params, rows, memory, weight: as for `gradient_of_sum`.
       count: divisor of the sums.
       average: over the learner cores.
     """
-    sums = gradient_of_sum(loss, params, rows, memory, weight)
-    gradients, metrics = jax.tree.map(lambda x: x / count, sums)
-    gradients = average(gradients)
+    gradients, sums = gradient_of_sum(loss, params, rows, memory, weight)
+    gradients = jax.tree.map(lambda x: x / count, gradients)
+    gradients, taken = average((gradients, sums.taken))
+    metrics = losses.means(sums, count, taken)
     return gradients, metrics | {"gradient_norm": optax.tree.norm(gradients)}
 
 
@@ -44,8 +45,8 @@ def gradient_of_sum(
     rows: Any,
     memory: PyTree,
     weight: jax.Array | None = None,
-) -> tuple[PyTree, Metrics]:
-    """The gradient of a sum over the batch, and the metrics as sums.
+) -> tuple[PyTree, losses.Sums]:
+    """The gradient of a sum over the batch, and the sums of all terms.
 
     Args:
       loss: of a part of the batch; its terms are summed over T and N.

@@ -147,31 +147,49 @@ class Terms(NamedTuple):
     of_actions: Metrics = MappingProxyType({})  # means over the actions that were taken
 
 
-def reduced(terms: Terms, weight: jax.Array | None = None) -> tuple[jax.Array, Metrics]:
-    """(the sum of the loss, the metrics as such sums).
+class Sums(NamedTuple):
+    """The terms of a part of a batch, summed; those of several parts can be added."""
+
+    means: Metrics  # all transitions
+    of_actions: Metrics  # the actions that were taken
+    taken: jax.Array  # float32 [], their number
+
+
+def reduced(terms: Terms, weight: jax.Array | None = None) -> tuple[jax.Array, Sums]:
+    """(the sum of the loss, the sums of all terms).
 
     Args:
       terms: [T, B].
       weight: [B], how many times a trajectory counts; None: once.
     """
 
-    def weighted(x):
-        return x if weight is None else jnp.broadcast_to(weight, x.shape) * x
+    def total(x):
+        times = 1.0 if weight is None else jnp.broadcast_to(weight, x.shape)
+        return jnp.sum(times * x)
+
+    def taken(x):
+        return jnp.where(terms.mask > 0.0, x, 0.0)  # else it may be infinite
 
     means = terms.means | {"loss/total": terms.total}
-    sums = {name: jnp.sum(weighted(x)) for name, x in means.items()}
-    for name, x in terms.of_actions.items():
-        sums[name] = sum_of_taken(x, weighted(terms.mask))
-    return sums["loss/total"], sums
+    sums = Sums(
+        {name: total(x) for name, x in means.items()},
+        {name: total(taken(x)) for name, x in terms.of_actions.items()},
+        total(terms.mask),
+    )
+    return sums.means["loss/total"], sums
 
 
-def sum_of_taken(term: jax.Array, mask: jax.Array) -> jax.Array:
-    """A sum [] that becomes the mean over actions taken when divided by `mask.size`.
+def means(sums: Sums, count: int, taken: jax.Array) -> Metrics:
+    """The metrics of one core: their mean over cores is the mean over what all cores have.
 
-    Void transitions hold no action that the environment took.
+    Args:
+      sums: of this core.
+      count: number of its transitions, of which each core has as many.
+      taken: number of the actions taken, as a mean over cores, which may differ in it.
     """
-    share = jnp.sum(mask) / mask.size
-    return jnp.sum(mask * term) / jnp.maximum(share, 1e-8)
+    of_all = {name: x / count for name, x in sums.means.items()}
+    taken = jnp.maximum(taken, 1e-8)  # where nothing but void transitions are
+    return of_all | {name: x / taken for name, x in sums.of_actions.items()}
 
 
 def clip_reward(reward: jax.Array, clipping: str) -> jax.Array:

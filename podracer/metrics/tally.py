@@ -1,7 +1,8 @@
 """Means of metrics, computed on the device, and the first update that failed.
 
 An update fails where a metric is not finite, or where a learner says so: a metric
-`FAILED + MESSAGE` above 0 stops the run with that message. It is in no row.
+`FAILED + MESSAGE` above 0 stops the run with that message. It is in no row, and may be an
+array, of which the message names the first element that is above 0.
 """
 
 from typing import NamedTuple
@@ -11,11 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from podracer.agent import Metrics
+from podracer.agent import FAILED, Metrics
 from podracer.errors import UserError
 from podracer.metrics.vocabulary import OF_RUNS
-
-FAILED = "failed/"  # begins the name of a metric that says what failed, and the way out
 
 # The cause of a value that is not finite, where what the environment gives tells it.
 CAUSES = {
@@ -37,7 +36,7 @@ def initial_state(metrics: Metrics) -> Tally:
     return Tally(
         jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), metrics),
         jnp.uint32(0),
-        jax.tree.map(lambda _: jnp.uint32(0), metrics),
+        jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.uint32), metrics),
     )
 
 
@@ -93,19 +92,23 @@ def reported(means: Metrics) -> Metrics:
 
 
 def stop_if_not_finite(failures: Metrics) -> None:
-    """Raises FloatingPointError, naming the first update that failed and its metrics.
-
-    `failures` may have any shape, such as one entry per core.
-    """
-    firsts = {name: np.asarray(x) for name, x in failures.items()}
-    firsts = {name: x[x > 0].min() for name, x in firsts.items() if x.any()}
+    """Raises FloatingPointError, naming the first update that failed and its metrics."""
+    failures = {name: np.asarray(x) for name, x in failures.items()}
+    firsts = {name: x[x > 0].min() for name, x in failures.items() if x.any()}
     if firsts:
         update = min(firsts.values())
         terms = [name for name, first in firsts.items() if first == update]
         known = [CAUSES[name] for name in CAUSES if name in terms]
-        known += [x.removeprefix(FAILED) for x in terms if x.startswith(FAILED)]
+        known += [_message(x, failures[x]) for x in terms if x.startswith(FAILED)]
         unknown = f"{', '.join(terms)} not finite: try a smaller learning rate"
         raise FloatingPointError(
             f"update {update}: {'; '.join(known) or unknown} (what was recorded before is "
             "good)"
         )
+
+
+def _message(name: str, failures: np.ndarray) -> str:
+    """Of a metric that begins with `FAILED`, with the index of the first element to fail."""
+    first = np.where(failures > 0, failures, np.inf).argmin()
+    index = map(int, np.unravel_index(first, failures.shape))
+    return name.removeprefix(FAILED) + (f"{[*index]}" if failures.ndim else "")

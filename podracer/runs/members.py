@@ -3,8 +3,9 @@
 import contextlib
 import dataclasses
 import itertools
+import shutil
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from podracer import command, files, metrics
+from podracer.checkpoints import finding
 from podracer.checkpoints.checkpoint import Checkpoints
 from podracer.errors import UserError
 from podracer.runs import recording, run, run_folder
@@ -93,7 +95,8 @@ def train(
     """Trains all of them; returns the folder that holds a folder of each.
 
     Args:
-      start: (stopped) -> the training loop, as `anakin.population.train`.
+      start: (stopped, and restore where they resume) -> the training loop, as
+        `anakin.population.train`.
       state_of: (state, number) -> a run's own state.
       members: the runs.
       config: the command's, with `total_steps` and `keep`.
@@ -102,6 +105,8 @@ def train(
     Raises FloatingPointError at the end for the runs that failed before.
     """
     options, title = config.keep, f"{about['agent']} on {about['env']}"
+    if options.resume:
+        return _resume(start, state_of, members, config, about, title)
     # Its curve would be replaced, and its members would be in no list.
     if options.run and (options.run / run_folder.CONFIG).exists():
         raise UserError(
@@ -115,35 +120,121 @@ def train(
             run_folder.check_startable(folder, options.overwrite)
         updates = stack.enter_context(contextlib.closing(start(stopped=stopped)))
         base = options.run or run_folder.fresh(run.name_of(about))
-        recordings = [
-            stack.enter_context(_Recording(base / m.name, m, options, about))
-            for m in members
-        ]
-        stack.push(partial(_draw, base, [x.folder for x in recordings], title))
-        progress = Progress(config.total_steps, title, options.quiet)
-        stack.enter_context(progress)
-        if not options.quiet:
-            print(f"{title}: {len(members)} runs, recorded in {base}")
-        failures = _record(updates, state_of, recordings, progress)
-    if failures:
-        raise FloatingPointError("; ".join(f"{k}: {x}" for k, x in failures.items()))
+        live = {}
+        for number, m in enumerate(members):
+            path, contents = base / m.name, about | {"train": m.config}
+            created = run_folder.created(path, contents, options.overwrite)
+            one = _Recording(created, m, options)
+            live[number] = stack.enter_context(one)
+        run_folder.rewrite_config(base, about | {"train": config}, run_folder.TOGETHER)
+        failures = _recorded(
+            stack, updates, state_of, live, base, members, config, title
+        )
+    _raise(failures)
     return base
 
 
-class _Recording:
-    """Of one run: its folder, which it locks, its rows and checkpoints."""
+def _resume(
+    start: Callable[..., Generator[tuple[Any, list[Any] | None]]],
+    state_of: Callable[[Any, int], Any],
+    members: Sequence[Member],
+    config: Any,
+    about: dict[str, Any],
+    title: str,
+) -> Path:
+    """All of them from the newest checkpoint that all have, but those that failed before it."""
+    options, base = config.keep, config.keep.resume.absolute()
+    folders = [base / m.name for m in members]
+    with command.stopping() as stopped, contextlib.ExitStack() as stack:
+        for folder in folders:
+            run_folder.load_config(folder)
+            stack.enter_context(run_folder.held(folder))
+        updates, failures = _common(folders)
 
-    def __init__(self, path: Path, member: Member, options: Any, about: Any):
+        def restore(states: Sequence[Any], layout: Any) -> list[Any]:
+            return [
+                state
+                if folder in failures
+                else _checkpoints(folder, options).restore(state, layout, updates)
+                for folder, state in zip(folders, states, strict=True)
+            ]
+
+        loop = start(stopped=stopped, restore=restore)
+        stack.enter_context(contextlib.closing(loop))
+        live = {}
+        for number, (folder, m) in enumerate(zip(folders, members, strict=True)):
+            if folder in failures:
+                continue
+            _set_aside(folder / run_folder.CHECKPOINTS, updates)
+            metrics.cut(folder / run_folder.METRICS, updates)
+            run_folder.rewrite_config(folder, about | {"train": m.config})
+            one = _Recording(contextlib.nullcontext(folder), m, options)
+            live[number] = stack.enter_context(one)
+        run_folder.rewrite_config(base, about | {"train": config}, run_folder.TOGETHER)
+        failures |= _recorded(stack, loop, state_of, live, base, members, config, title)
+    _raise(failures)
+    return base
+
+
+def _common(folders: Sequence[Path]) -> tuple[int, dict[Path, FloatingPointError]]:
+    """The newest checkpoint, by its updates, that all runs have, and the runs that had failed
+    before it. Raises UserError where there is none."""
+    states = {folder: run_folder.load_state(folder) for folder in folders}
+    whole = {x: {*finding.find_whole(x / run_folder.CHECKPOINTS)} for x in folders}
+    failed = [x for x in folders if states[x].get("state") == "failed"]
+    others = [x for x in folders if x not in failed] or folders
+    common = set.intersection(*(whole[x] for x in others))
+    if not common:
+        raise UserError(
+            f"{folders[0].parent}: its runs have no whole checkpoint of the same update: "
+            f"resume each alone, {folders[0]}, or start them again"
+        )
+    updates = max(common)
+    return updates, {
+        x: FloatingPointError(states[x].get("error", "failed"))
+        for x in failed
+        if updates not in whole[x]
+    }
+
+
+def _set_aside(checkpoints: Path, updates: int) -> None:
+    """Renames the newer checkpoints: Orbax saves nothing that is older than one it finds."""
+    for newer in finding.find_checkpoints(checkpoints):
+        if newer > updates:
+            path = checkpoints / str(newer)
+            aside = path.with_name(f"{newer}.ahead")
+            with files.writing(path):
+                if aside.exists():
+                    shutil.rmtree(aside)
+                path.rename(aside)
+
+
+def _checkpoints(folder: Path, options: Any) -> Checkpoints:
+    return Checkpoints(folder / run_folder.CHECKPOINTS, options.checkpoint)
+
+
+def _raise(failures: Mapping[Path, FloatingPointError]) -> None:
+    if failures:
+        raise FloatingPointError("; ".join(f"{k}: {x}" for k, x in failures.items()))
+
+
+class _Recording:
+    """Of one run: its folder, which is locked, its rows and checkpoints."""
+
+    def __init__(
+        self,
+        folder: contextlib.AbstractContextManager[Path],
+        member: Member,
+        options: Any,
+    ):
         self.row: dict[str, float] | None = None  # the newest
         total_steps = member.config.total_steps
-        about = about | {"train": member.config}
         with contextlib.ExitStack() as stack:
             enter = stack.enter_context
-            self.folder = enter(run_folder.created(path, about, options.overwrite))
+            self.folder = enter(folder)
             self._check_ours = enter(recording.track_state(self.folder, total_steps))
             self._sinks = enter(Sinks(self.folder, total_steps, options.sinks))
-            checkpoints = self.folder / run_folder.CHECKPOINTS
-            self.checkpoints = enter(Checkpoints(checkpoints, options.checkpoint))
+            self.checkpoints = enter(_checkpoints(self.folder, options))
             self._stack = stack.pop_all()
 
     def __enter__(self) -> Self:
@@ -167,15 +258,37 @@ class _Recording:
             raise error
 
 
+def _recorded(
+    stack: contextlib.ExitStack,
+    updates: Generator[tuple[Any, list[Any] | None]],
+    state_of: Callable[[Any, int], Any],
+    live: dict[int, _Recording],
+    base: Path,
+    members: Sequence[Member],
+    config: Any,
+    title: str,
+) -> dict[Path, FloatingPointError]:
+    """Records what the program yields; draws the curves of all members when `stack` ends."""
+    stack.push(partial(_draw, base, [base / m.name for m in members], title))
+    progress = Progress(config.total_steps, title, config.keep.quiet)
+    stack.enter_context(progress)
+    if not config.keep.quiet:
+        print(f"{title}: {len(live)} runs, recorded in {base}")
+    return _record(updates, state_of, live, progress)
+
+
 def _record(
     updates: Generator[tuple[Any, list[Any] | None]],
     state_of: Callable[[Any, int], Any],
-    recordings: Sequence[_Recording],
+    live: dict[int, _Recording],
     progress: Progress,
 ) -> dict[Path, FloatingPointError]:
-    """Records what the program yields until it ends; returns which runs failed, and why."""
+    """Records what the program yields until it ends; returns which runs failed, and why.
+
+    `live` are the runs by their number; those that fail are taken out.
+    """
     failures: dict[Path, FloatingPointError] = {}
-    state, live = None, dict(enumerate(recordings))
+    state = None
 
     def save() -> None:
         for number, one in live.items():

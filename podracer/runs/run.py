@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import functools
 import math
+import os
 import threading
 from collections.abc import Callable, Container, Generator, Iterator, Mapping
 from pathlib import Path
@@ -54,7 +55,7 @@ class Options:
     @property
     def is_for_one_run(self) -> bool:
         """Whether a flag is set that several runs in one program do not support."""
-        alone = (self.resume, self.evaluate.steps, self.stop_at)
+        alone = (self.evaluate.steps, self.stop_at)
         return self.profile or any(x is not None for x in alone)
 
 
@@ -76,9 +77,14 @@ class StoredRun(NamedTuple):
         return "rule" in self.config
 
 
-def read_run(folder: str | Path) -> StoredRun:
-    """Raises UserError where there is no run, or its config.json is damaged."""
-    description = run_folder.load_config(folder, "agent", "env", "train")
+def read_run(folder: str | Path, together: bool = False) -> StoredRun:
+    """The run of a folder or, with `together`, the several runs of one program there.
+
+    Raises UserError where there is no run, or its config.json is damaged.
+    """
+    several = together and os.path.exists(Path(folder) / run_folder.TOGETHER)
+    name = run_folder.TOGETHER if several else run_folder.CONFIG
+    description = run_folder.load_config(folder, "agent", "env", "train", name=name)
     config = description["config"]
     return StoredRun(
         Path(folder),

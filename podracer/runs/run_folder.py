@@ -13,6 +13,7 @@ import shutil
 import sys
 import tempfile
 import time
+import unicodedata
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ from podracer.files import atomic, is_locked, locked, writing
 from podracer.parallel import hosts
 
 CONFIG = "config.json"
+TOGETHER = (
+    "together.json"  # the same of several runs of one program, which lie beside it
+)
 METRICS = "metrics.jsonl"
 CURVE = "curve.png"
 CHECKPOINTS = "checkpoints"
@@ -33,6 +37,7 @@ PROFILE = "profile"
 LOCK, HOSTS = ".lock", ".hosts"
 FOLDERS = CHECKPOINTS, TENSORBOARD, WANDB, PROFILE
 STATES = ("running", "finished", "stopped", "failed")
+CONTROL = {"Cc", "Zl", "Zp"}  # Unicode's categories of these and of ends of lines
 PATTERN = "*?[\\"  # Orbax takes a path with one of these for a pattern
 MOST_TEXT = 2**26  # bytes of config.json and state.json
 NEVER = 2**40  # seconds since 1970, which no run has started at
@@ -93,10 +98,10 @@ def fresh(name: str) -> Path:
     raise AssertionError("unreachable")
 
 
-def rewrite_config(folder: str | Path, config: Any) -> None:
+def rewrite_config(folder: str | Path, config: Any, name: str = CONFIG) -> None:
     """Replaces the configuration, command and versions of a run that is resumed."""
     text = _description(config)
-    with atomic(Path(folder) / CONFIG) as temporary:
+    with writing(folder), atomic(Path(folder) / name) as temporary:
         temporary.write_text(text)
 
 
@@ -107,12 +112,12 @@ def versions() -> dict[str, str]:
     return python | {name: _version(package) for name, package in packages.items()}
 
 
-def load_config(folder: str | Path, *needed: str) -> dict[str, Any]:
+def load_config(folder: str | Path, *needed: str, name: str = CONFIG) -> dict[str, Any]:
     """The contents of `config.json`: "command", "versions" and "config".
 
     Raises UserError if there is no run, it is damaged, or "config" lacks a field `needed`.
     """
-    path = Path(folder) / CONFIG
+    path = Path(folder) / name
     try:
         description = json.loads(files.read(path, MOST_TEXT))
     except OSError as error:
@@ -237,10 +242,16 @@ def check_startable(folder: Path | None, overwrite: bool) -> None:
     Comes before compilation, which takes long; `created` looks again.
     """
     place = Path("runs") if folder is None else folder
+    with writing(place):
+        whole = str(place.absolute())
+    if any(unicodedata.category(x) in CONTROL for x in whole):
+        raise UserError(
+            f"{whole!a}: has a control character in its path, which breaks every line "
+            "that names it; choose another folder"
+        )
     try:
+        whole.encode()
         with writing(place):  # its name may be too long
-            whole = str(place.absolute())
-            whole.encode()
             exists = folder is not None and folder.is_dir()
     except UnicodeEncodeError:  # Orbax could not write there
         raise UserError(

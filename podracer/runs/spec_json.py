@@ -3,13 +3,14 @@
 import collections
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from dm_env import specs
 
+from podracer import starts
 from podracer.errors import UserError
 
 
@@ -30,45 +31,85 @@ def encode(spec: Any) -> Any:
         )
     if hasattr(spec, "_fields"):
         parts = [[name, encode(part)] for name, part in spec._asdict().items()]
-        return {"named": type(spec).__name__, "fields": parts}
+        of = type(spec)
+        return {"named": of.__name__, "module": of.__module__, "fields": parts}
     if isinstance(spec, tuple):
         return {"tuple": [encode(part) for part in spec]}
     if isinstance(spec, specs.DiscreteArray):
-        return {"values": int(spec.num_values), "dtype": spec.dtype.name}
+        plain = {"values": int(spec.num_values), "dtype": spec.dtype.name}
+        return plain | _start(spec)
     plain = {"shape": list(spec.shape), "dtype": spec.dtype.name}
     if isinstance(spec, specs.BoundedArray):
         plain |= {"minimum": _bound(spec.minimum), "maximum": _bound(spec.maximum)}
-    return plain
+    return plain | _start(spec)
+
+
+def _start(spec: Any) -> dict[str, Any]:
+    return {"start": starts.of(spec).tolist()} if hasattr(spec, "start") else {}
+
+
+# Two types of the same names are different trees to JAX.
+NamedTupleType = Callable[[str, tuple[str, ...], str | None], type]
+
+
+def named_tuple(name: str, fields: tuple[str, ...], module: str | None = None) -> type:
+    """A type of our own, whatever the module: the same for the same names."""
+    return _named_tuple(name, fields)
+
+
+@functools.cache
+def _named_tuple(name: str, fields: tuple[str, ...]) -> type:
+    return collections.namedtuple(name, fields)
+
+
+def users_named_tuple(name: str, fields: tuple[str, ...], module: str | None) -> type:
+    """The type of these names that the user's own code has defined, or else our own.
+
+    Nothing is imported: the user's environment has been. The newest of the module comes
+    first, then that of any module: a script's `__main__` may be imported under its name.
+    """
+    known = [
+        x
+        for x in tuple.__subclasses__()  # in the order of their definition
+        if x.__name__ == name and getattr(x, "_fields", None) == fields
+        if x.__module__ != __name__  # not one of our own
+    ]
+    of_module = [x for x in known if x.__module__ == module]
+    return [named_tuple(name, fields), *known, *of_module][-1]
 
 
 MOST = 2**26  # entries of an observation; more is damage, and would exhaust the memory
 
 
-def decode(plain: Any) -> Any:
-    """The specs of which `encode` made this; some exception where it is no such thing."""
+def decode(plain: Any, types: NamedTupleType = named_tuple) -> Any:
+    """The specs of which `encode` made this; some exception where it is no such thing.
+
+    Args:
+      plain: the values.
+      types: (name, names of its fields, module or None) -> the type of a NamedTuple.
+    """
+    part_of = functools.partial(decode, types=types)
     if "dict" in plain:
-        return {name: decode(part) for name, part in plain["dict"].items()}
+        return {name: part_of(part) for name, part in plain["dict"].items()}
     if "integers" in plain:
-        return {int(key): decode(part) for key, part in plain["integers"]}
+        return {int(key): part_of(part) for key, part in plain["integers"]}
     if "named" in plain:
         names, parts = zip(*plain["fields"], strict=True)
-        return _named_tuple(plain["named"], names)(*map(decode, parts))
+        of = types(plain["named"], names, plain.get("module"))
+        return of(*map(part_of, parts))
     if "tuple" in plain:
-        return tuple(map(decode, plain["tuple"]))
+        return tuple(map(part_of, plain["tuple"]))
     dtype = np.dtype(plain["dtype"])
     if max(math.prod(plain.get("shape", ())), plain.get("values", 0)) > MOST:
         raise ValueError(f"a spec of more than {MOST} entries")
     if "values" in plain:
-        return specs.DiscreteArray(plain["values"], dtype)
+        return starts.Choice(plain["values"], dtype, plain.get("start", 0))
     if "minimum" not in plain:
         return specs.Array(plain["shape"], dtype)
     low, high = (np.array(plain[x]).astype(dtype) for x in ("minimum", "maximum"))
+    if "start" in plain:
+        return starts.Choices(plain["shape"], dtype, low, high, plain["start"])
     return specs.BoundedArray(plain["shape"], dtype, low, high)
-
-
-@functools.cache  # two types of the same names are different trees to JAX
-def _named_tuple(name: str, fields: tuple[str, ...]) -> type:
-    return collections.namedtuple(name, fields)
 
 
 def in_types_of(spec: Any, tree: Any) -> Any:
@@ -83,11 +124,12 @@ def in_types_of(spec: Any, tree: Any) -> Any:
 
 
 def as_spec(spec: Any, tree: Any) -> Any:
-    """A tree of arrays or numbers in the structure and types of a spec.
+    """An environment's own arrays or numbers in the structure and types of a spec.
 
     Dictionaries may be in any order; any sequence is a tuple, and a NamedTuple also a
-    dictionary or NamedTuple of its names. Raises ValueError where the names or a length
-    differ, and for a number that the spec's type does not have.
+    dictionary or NamedTuple of its names. Choices are counted from 0, see `podracer.starts`.
+    Raises ValueError where the names or a length differ, for a choice that there is not, and
+    for a number that the spec's type does not have.
     """
     if isinstance(spec, dict):
         if not isinstance(tree, Mapping) or tree.keys() != spec.keys():
@@ -107,9 +149,10 @@ def as_spec(spec: Any, tree: Any) -> Any:
     untyped = np.asarray(tree)
     if untyped.dtype.kind in "OUSc":
         raise ValueError(f"an observation is {tree!r:.40}; it must be {spec.dtype}")
+    counted = starts.from_own(spec, untyped)
     with np.errstate(invalid="ignore"):  # a NaN as an integer is noticed below
-        array = untyped.astype(spec.dtype)
-    if array.dtype.kind != "f" and (lost := array != untyped).any():
+        array = counted.astype(spec.dtype)
+    if array.dtype.kind != "f" and (lost := array != counted).any():
         raise ValueError(
             f"an observation has {untyped[lost].flat[0]}; it must be {spec.dtype}"
         )

@@ -66,8 +66,11 @@ def restore(
         )
     if agent is None:
         run.check_trusted(stored, {"trust": trust}, AGENTS, lambda env: False)
+    # A user's agent has been made for the types of the user's own environment.
+    types = spec_json.users_named_tuple if agent else spec_json.named_tuple
     with _damaged(stored):
-        specs = [spec_json.decode(stored.specs[x]) for x in ("observation", "action")]
+        names = "observation", "action"
+        specs = [spec_json.decode(stored.specs[x], types) for x in names]
         agent = agent or _in_types_of(specs[0], _agent(stored, *specs))
         fresh = jax.eval_shape(agent.initial_learner_state, jax.random.key(0))
     checkpoints = Checkpoints(stored.folder / run_folder.CHECKPOINTS)

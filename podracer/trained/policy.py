@@ -8,6 +8,7 @@ import dm_env
 import jax
 import numpy as np
 
+from podracer import starts
 from podracer.agent import Agent
 from podracer.errors import UserError, check_at_least_one, check_seed
 from podracer.runs import spec_json
@@ -52,7 +53,9 @@ def load(
 class Policy:
     """Acts, and remembers what its agent remembers of an episode (frames, an LSTM).
 
-    `params` are the actor parameters, for `anakin.evaluate(agent, params, environment)`.
+    It speaks the environment's own language: choices begin where its spaces do, `start` of
+    the specs. `params` are the actor parameters, for `anakin.evaluate(agent, params,
+    environment)`.
     """
 
     def __init__(
@@ -79,7 +82,7 @@ class Policy:
     def __call__(
         self, observation: Any, first: Any = None, reward: Any = None
     ) -> np.ndarray:
-        """The actions for an observation, both as the environment's specs say.
+        """The actions for an observation, both as the environment has them.
 
         Args:
           observation: [B, ...], or [...] without a batch; a tree where the spec is one.
@@ -109,7 +112,9 @@ class Policy:
             keys, self.params, self._actor_state, timestep
         )
         action = jax.tree.map(
-            lambda spec, x: np.asarray(x, spec.dtype), self.action_spec, output.action
+            lambda spec, x: starts.own(spec, np.asarray(x, spec.dtype)),
+            self.action_spec,
+            output.action,
         )
         return jax.tree.map(lambda x: x[0], action) if self._single else action
 

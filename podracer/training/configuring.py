@@ -150,7 +150,7 @@ def _before(read_first: Mapping[str, Any], program: str) -> run.StoredRun | None
     if read_first["resume"] is not None:
         if read_first["config"] is not None:
             raise UserError("--resume and --config: leave one of them out")
-        before = run.read_run(read_first["resume"])
+        before = run.read_run(read_first["resume"], together=True)
         _refuse_meta_train(before)
         run.check_program(before, program)
         run.check_same_names(before, read_first)

@@ -58,8 +58,8 @@ def stacked_spec(frame_spec: specs.Array, num_frames: int) -> specs.Array:
     *shape, channels = frame_spec.shape
     bounds = {}
     if isinstance(frame_spec, specs.BoundedArray):
-        for name in ("minimum", "maximum"):
-            bound = getattr(frame_spec, name)
+        for name in ("minimum", "maximum", "start"):
+            bound = np.asarray(getattr(frame_spec, name, 0))
             if bound.ndim:  # of each element, or of each channel
                 bounds[name] = np.concatenate(
                     [np.broadcast_to(bound, frame_spec.shape)] * num_frames, axis=-1

@@ -13,11 +13,14 @@ from dm_env import specs
 from jax.flatten_util import ravel_pytree
 
 from podracer import kernels
-from podracer.agent import Agent, LearnerState, PyTree
+from podracer.agent import FAILED, Agent, LearnerState, PyTree
 from podracer.errors import UserError, check_range
 from podracer.parallel import AVERAGE, Average
 from podracer.sums import plus
 from podracer.transformations.history import remember
+
+# Samples are clamped to it. Squares of them can be summed: float32 ends at 3.4e38.
+LARGEST = 1e14
 
 
 class Normalizer(NamedTuple):
@@ -39,7 +42,9 @@ def initial_state(spec: Any) -> Normalizer:
 def update(
     state: Normalizer, batch: PyTree, average: Average, mask: jax.Array | None = None
 ) -> Normalizer:
-    """Adds samples. A sample that is not finite makes mean and variance so permanently.
+    """Adds samples, clamped to +-`LARGEST`; `beyond` says which were.
+
+    A sample that is not finite makes mean and variance so permanently.
 
     Args:
       state: equal on every core, and so is the result.
@@ -52,6 +57,7 @@ def update(
         lambda x, one: x.astype(jnp.float32).reshape(-1, *one.shape), batch, state.mean
     )
     x = jax.vmap(lambda sample: ravel_pytree(sample)[0])(samples)  # [N, D]
+    x = jnp.where(jnp.isfinite(x), jnp.clip(x, -LARGEST, LARGEST), x)
     mask = jnp.ones(len(x), bool) if mask is None else mask.reshape(-1).astype(bool)
 
     def distances(center):
@@ -75,6 +81,31 @@ def update(
     new = count, unravel(delta * share), unravel(variance_sum)
     sums, lost = plus(tuple(old), lost, new)
     return Normalizer(*sums, lost=lost)
+
+
+def beyond(name: str, batch: PyTree, spec: Any, mask: jax.Array | None = None) -> dict:
+    """Metrics that stop a run where `update` has clamped an element or found none finite.
+
+    Args:
+      name: of the quantity; the message has the path of the leaf and the element's index.
+      batch, mask: as for `update`.
+      spec: of a sample.
+    """
+
+    def leaf(path, spec, x):
+        x = x.astype(jnp.float32).reshape(-1, *spec.shape)
+        counts = jnp.ones(len(x), bool) if mask is None else mask.reshape(-1) > 0
+        counts = jnp.broadcast_to(counts.reshape(-1, *(1,) * len(spec.shape)), x.shape)
+        bad = jnp.any(counts & ~(jnp.abs(x) <= LARGEST), axis=0)  # NaN, too
+        message = (
+            f"numbers beyond {LARGEST:g} or not finite cannot be normalized; the "
+            f"environment gives one in {name}{jax.tree_util.keystr(path)}"
+        )
+        return FAILED + message, bad.astype(jnp.float32)
+
+    specs, structure = jax.tree_util.tree_flatten_with_path(spec)
+    leaves = structure.flatten_up_to(batch)
+    return dict(leaf(*one, x) for one, x in zip(specs, leaves, strict=True))
 
 
 def scale(state: Normalizer) -> PyTree:
@@ -241,10 +272,11 @@ def _with_statistics(
         timesteps = jax.tree.map(lambda x: x[:-1], trajectory.timesteps)
         batch, mask = samples(trajectory.actor_state[0], timesteps)
         statistics = update(statistics, batch, average, mask)
-        # Clipping hides an infinity from the losses; this metric still stops the run.
+        # Clipping hides an infinity from the losses; these metrics still stop the run.
         scales, _ = ravel_pytree(scale(statistics))
+        metrics |= {f"{name}_scale": jnp.mean(scales)} | beyond(name, batch, spec, mask)
         learner_state = LearnerState(Normalized(statistics, inner.shared), inner.local)
-        return learner_state, metrics | {f"{name}_scale": jnp.mean(scales)}
+        return learner_state, metrics
 
     return agent._replace(
         initial_learner_state=initial_learner_state,

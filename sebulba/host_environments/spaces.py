@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from dm_env import specs
 
+from podracer import starts
 from podracer.errors import UserError
 
 SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
@@ -66,9 +67,10 @@ def spec_of(space: Any, convert: Callable = as_float32) -> Any:
             return {name: spec_of(x, convert) for name, x in space.spaces.items()}
         return tuple(spec_of(part, convert) for part in space.spaces)
     if space.shape == () and hasattr(space, "n"):
-        return specs.DiscreteArray(int(space.n), dtype=np.int32)
+        return starts.Choice(int(space.n), np.int32, space.start)
     if hasattr(space, "nvec"):
-        return specs.BoundedArray(space.shape, np.int32, 0, space.nvec - 1)
+        start = getattr(space, "start", 0)
+        return starts.Choices(space.shape, np.int32, 0, space.nvec - 1, start)
     if not hasattr(space, "low"):  # MultiBinary
         return specs.BoundedArray(space.shape, bool, False, True)
     low, high = space.low, space.high

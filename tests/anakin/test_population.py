@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import os
+import shutil
 import subprocess
 import sys
 from typing import NamedTuple
@@ -23,6 +24,7 @@ from podracer.errors import UserError
 from podracer.parallel import cpu
 from podracer.runs import listing, members
 from podracer.trained import loading
+from tests import interruptions
 from tests.agents import counting
 from tests.environments import Counter
 
@@ -246,7 +248,9 @@ def test_the_command_keeps_a_folder_of_each(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     base = tmp_path / "here"
-    assert {x.name for x in base.iterdir()} == {"curve.png", "seed-3", "seed-4"}
+    assert {x.name for x in base.iterdir()} == {
+        *("curve.png", "together.json", "seed-3", "seed-4")
+    }
     for seed in (3, 4):
         folder = base / f"seed-{seed}"
         config = json.loads((folder / "config.json").read_text())["config"]["train"]
@@ -257,6 +261,37 @@ def test_the_command_keeps_a_folder_of_each(tmp_path):
         assert loading.restore(folder).updates == 20
     assert f"2 runs, recorded in {base}" in done.stdout
     assert [x.folder.name for x in listing.find([tmp_path])] == ["seed-3", "seed-4"]
+
+
+@pytest.mark.timeout(900)
+def test_killed_they_resume_together_to_the_same_bits(tmp_path):
+    """Each alone would be another program, whose rounding differs."""
+    flags = (
+        "--agent ppo --env catch --batch-size 8 --unroll-length 8 --seeds 2 --cores 2"
+    )
+    flags += " --network.hidden-sizes 8 --total-steps 32000 --updates-per-report 50"
+    how = ("train", *flags.split(), "--checkpoint.steps", "6400", "--quiet")
+    whole, killed, said = tmp_path / "whole", tmp_path / "killed", tmp_path / "said"
+    process = interruptions.start("anakin", *how, f"--run={whole}", output=said)
+    assert interruptions.ended(process) == 0, said.read_text()
+    process = interruptions.start("anakin", *how, f"--run={killed}", output=said)
+    names = [f"seed-{i}" for i in (0, 1)]
+    try:
+        interruptions.until(
+            lambda: all(len(interruptions.checkpoints(killed / x)) > 1 for x in names)
+        )
+        assert process.exitcode is None, said.read_text()
+    finally:
+        process.kill()
+        interruptions.ended(process)
+    # As if between the two writes of a checkpoint: one of them is ahead.
+    newest = max(map(int, interruptions.checkpoints(killed / "seed-1")))
+    shutil.rmtree(killed / "seed-1" / "checkpoints" / str(newest))
+    resume = "train", f"--resume={killed}"
+    process = interruptions.start("anakin", *resume, output=said)
+    assert interruptions.ended(process) == 0, said.read_text()
+    for name in names:
+        interruptions.assert_equal(killed / name, whole / name)
 
 
 def keep_nothing(folder, seeds, overwrite=False):
@@ -315,6 +350,35 @@ def test_a_run_that_fails_costs_no_other(tmp_path):
     assert "error" not in states[0] and states[1]["error"] == str(error)
     names = [{x.name for x in (y / "checkpoints").iterdir()} for y in (good, failed)]
     assert {"3", "4"} <= names[0] and names[1] == {"1"}
+
+    # Resumed, what has failed stays as it is.
+    def resumed(stopped, restore):
+        fresh, layout = State(jnp.array(0)), State(parallel.SHARED)
+        states = restore([fresh, fresh], layout)
+        assert [int(x.updates) for x in states] == [4, 0]
+        row = ROW | {"updates": 5, "steps": 80, "seconds": 1.0}
+        yield several(5), [row, row]
+
+    keep = dataclasses.replace(keep, run=None, resume=tmp_path)
+    config = dataclasses.replace(config, keep=keep, total_steps=80)
+    with pytest.raises(FloatingPointError) as raised:
+        members.train(
+            resumed,
+            population.member,
+            members.choose(config),
+            config,
+            agent="ppo",
+            env="catch",
+        )
+    assert str(raised.value) == f"{failed}: {error}"
+    rows = [[*metrics.read(x / "metrics.jsonl")] for x in (good, failed)]
+    assert [[x["steps"] for x in y] for y in rows] == [[16, 32, 48, 80], [16]]
+    assert json.loads((failed / "state.json").read_text())["state"] == "failed"
+    shutil.rmtree(good / "checkpoints")
+    with pytest.raises(
+        UserError, match="no whole checkpoint of the same update: resum"
+    ):
+        members._common([good, failed])
 
 
 def test_a_run_in_the_way_costs_no_other(tmp_path):

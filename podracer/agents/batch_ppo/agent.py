@@ -1,13 +1,15 @@
 """BatchPPO's actor and learner."""
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import dm_env
 import jax
 import jax.numpy as jnp
+import numpy as np
+from dm_env import specs
 
-from podracer.agent import ActorOutput, Agent, LearnerState, PyTree
+from podracer.agent import FAILED, ActorOutput, Agent, LearnerState, Metrics, PyTree
 from podracer.agents.batch_ppo.config import Config
 from podracer.agents.batch_ppo.update import (
     Filters,
@@ -17,7 +19,6 @@ from podracer.agents.batch_ppo.update import (
     normalized,
 )
 from podracer.learning import whole_episodes
-from podracer.metrics.tally import FAILED
 from podracer.networks import Network
 from podracer.networks.policies import Policy
 from podracer.parallel import AVERAGE, Average
@@ -76,7 +77,10 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
 
     def learner_step(key, learner_state, trajectory):
         shared, buffer = learner_state
-        filters = updated_filters(shared.filters, trajectory.timesteps, average)
+        spec = network.observation_spec
+        filters, beyond = updated_filters(
+            shared.filters, spec, trajectory.timesteps, average
+        )
         shared = shared._replace(filters=filters)
         buffer, stored = whole_episodes.store(
             buffer, trajectory, trajectory.actor_state[0]
@@ -101,6 +105,7 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
             TOO_LONG: stored.too_long.astype(jnp.float32),
             "reward_scale": normalizer.scale(shared.filters.reward),
         }
+        metrics |= beyond
         return LearnerState(shared, buffer), metrics
 
     return Agent(
@@ -144,14 +149,20 @@ def decide(config, network, params, memory, timestep) -> tuple[PyTree, Policy]:
 
 
 def updated_filters(
-    filters: Filters, timesteps: dm_env.TimeStep, average: Average
-) -> Filters:
-    """The statistics after these timesteps: what was acted at, and what it earned."""
+    filters: Filters, spec: Any, timesteps: dm_env.TimeStep, average: Average
+) -> tuple[Filters, Metrics]:
+    """The statistics after these timesteps: what was acted at, and what it earned.
+
+    And the metrics of what cannot be normalized; `spec` is that of an observation.
+    """
     acted = ~timesteps.last()[:-1]
     # A lost episode goes from MID to FIRST: that action's reward was lost with it.
     rewarded = acted & ~timesteps.first()[1:]
     observation = jax.tree.map(lambda x: x[:-1], timesteps.observation)
-    return Filters(
+    reward, of_reward = timesteps.reward[1:], specs.Array((), np.float32)
+    updated = Filters(
         normalizer.update(filters.observation, observation, average, acted),
-        normalizer.update(filters.reward, timesteps.reward[1:], average, rewarded),
+        normalizer.update(filters.reward, reward, average, rewarded),
     )
+    beyond = normalizer.beyond("observation", observation, spec, acted)
+    return updated, beyond | normalizer.beyond("reward", reward, of_reward, rewarded)

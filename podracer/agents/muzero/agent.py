@@ -9,6 +9,7 @@ import numpy as np
 import optax
 
 from podracer.agent import (
+    FAILED,
     ActorOutput,
     Agent,
     LearnerState,
@@ -21,7 +22,6 @@ from podracer.agents.muzero.search import Search, make_search
 from podracer.errors import UserError
 from podracer.learning import losses, model_targets, optimizers
 from podracer.learning.gradients import Loss, mean_gradient, sequences
-from podracer.metrics.tally import FAILED
 from podracer.networks.world_model import Model
 from podracer.parallel import AVERAGE, Average
 
@@ -105,7 +105,9 @@ def make_agent(config: Config, network: Model, average: Average = AVERAGE) -> Ag
         progress = updates.astype(jnp.float32) * (
             steps / (config.total_steps or np.inf)
         )
-        largest = jnp.maximum(jnp.abs(rows.value).max(), jnp.abs(rows.reward).max())
+        largest = average.largest(
+            jnp.maximum(jnp.abs(rows.value).max(), jnp.abs(rows.reward).max())
+        )
         metrics |= {
             "learning_rate": learning_rate,
             "temperature": actor_params(learner_state).temperature,

@@ -75,7 +75,7 @@ def test_loss_sums_as_torchbeast(entropy_cost, expected):
     config = impala.Config(entropy_cost=entropy_cost)
     network, rows = case_two()
     loss = impala.make_loss(config, network)
-    total, metrics = losses.reduced(loss((), rows, ()))
+    total, (metrics, _, _) = losses.reduced(loss((), rows, ()))
     assert float(total) == pytest.approx(expected, abs=1e-5)
     assert float(metrics["loss/policy"]) == pytest.approx(-0.524772033, abs=1e-5)
     assert float(metrics["loss/value"]) == pytest.approx(1.181183361, abs=1e-5)

@@ -152,7 +152,7 @@ def test_the_loss_by_hand(advantage, gain):
     network = constant_network((math.log(4), 0.0), 0.5)
     config = ppo.Config(entropy_cost=0.1, value_cost=0.5)
     loss = ppo.make_loss(config, network)
-    total, terms = losses.reduced(loss(network.init(None), batch_of(advantage), ()))
+    total, terms = summed(loss)(network.init(None), batch_of(advantage), ())
     entropy = -0.8 * math.log(0.8) - 0.2 * math.log(0.2)
     kl = 0.6 - math.log(1.6)
     assert float(terms["loss/policy"]) == pytest.approx(-gain, abs=1e-5)
@@ -165,7 +165,13 @@ def test_the_loss_by_hand(advantage, gain):
 
 
 def summed(loss):
-    return lambda *args: losses.reduced(loss(*args))
+    """(the sum of the loss, the means of its terms)."""
+
+    def of(params, batch, memory):
+        total, sums = losses.reduced(loss(params, batch, memory))
+        return total, losses.means(sums, batch.mask.size, sums.taken)
+
+    return of
 
 
 def test_a_clipped_value_gains_nothing():
@@ -222,8 +228,8 @@ def test_void_transitions_leave_the_means_over_actions_as_they_are():
         loss(network.init(None), batch, ()) for batch in (taken, both)
     )
     for name in ("rho", "kl", "clipped"):
-        assert halved[name] / 2 == pytest.approx(alone[name]) and alone[name] > 0
-    assert halved["loss/policy"] == pytest.approx(alone["loss/policy"])  # per step
+        assert halved[name] == pytest.approx(alone[name]) and alone[name] > 0
+    assert 2 * halved["loss/policy"] == pytest.approx(alone["loss/policy"])  # per step
 
 
 @pytest.mark.parametrize("normalize", ["trajectory", "minibatch", "none"])

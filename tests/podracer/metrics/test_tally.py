@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from podracer.agent import FAILED
 from podracer.errors import UserError
 from podracer.metrics import tally
 
@@ -43,7 +44,7 @@ def test_a_mean_does_not_drift_with_the_number_of_updates():
 
 def test_a_learner_names_its_failure():
     """The run stops with its words, and no row has that metric."""
-    name = tally.FAILED + "a target is too large: raise limit"
+    name = FAILED + "a target is too large: raise limit"
     counted = tally.initial_state({name: jnp.float32(0), "loss": jnp.float32(0)})
     for update, flag in ((1, 0.0), (2, 0.5), (3, 1.0)):  # 0.5: of two cores, one failed
         metrics = {name: jnp.float32(flag), "loss": jnp.float32(3.0)}
@@ -54,6 +55,19 @@ def test_a_learner_names_its_failure():
     with pytest.raises(
         FloatingPointError, match="^update 2: a target is too large: ra"
     ):
+        tally.stop_if_not_finite(counted.failures)
+
+
+def test_of_several_elements_the_first_that_failed_is_named():
+    name = FAILED + "too large: x"
+    counted = tally.initial_state({name: jnp.zeros((2, 3))})
+    for update, element in ((1, None), (2, (1, 2)), (3, (0, 1))):
+        flags = np.zeros((2, 3), np.float32)
+        if element:
+            flags[element] = 1.0
+        counted = tally.add(counted, {name: flags}, jnp.uint32(update))
+    line = r"^update 2: too large: x\[1, 2\] \("
+    with pytest.raises(FloatingPointError, match=line):
         tally.stop_if_not_finite(counted.failures)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import anakin
 from podracer import networks, parallel, transformations
-from podracer.agent import ActorOutput, Agent, LearnerState, Trajectory
+from podracer.agent import FAILED, ActorOutput, Agent, LearnerState, Trajectory
 from podracer.agents import impala
 from podracer.errors import UserError
 from podracer.transformations import normalizer
@@ -168,6 +168,24 @@ def test_a_variance_is_never_negative():
     close(normalizer.scale(state), np.full(2, 0.01))
 
 
+@pytest.mark.parametrize("large", [np.finfo(np.float32).max, -1e30])
+def test_large_samples_are_clamped_and_named(large):
+    """Their sums and squares are beyond float32."""
+    batch = {"a": np.ones((4, 3), np.float32), "b": np.ones(4, np.int32)}
+    batch["a"][2:, 1] = large
+    state = normalizer.initial_state(TREE)
+    for _ in range(3):
+        state = update(state, batch)
+    scales = normalizer.scale(state)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves((state, scales)))
+    close(state.mean["a"], [1.0, np.sign(large) * normalizer.LARGEST / 2, 1.0])
+    for mask, flags in ((None, [0, 1, 0]), (jnp.array([1, 1, 0, 0]), [0, 0, 0])):
+        found = normalizer.beyond("observation", batch, TREE, mask)
+        (of_a, a), (_, b) = found.items()
+        assert of_a.endswith("gives one in observation['a']")
+        assert a.tolist() == flags and b == 0
+
+
 def test_samples_count_however_many_there_were_before():
     """To 2^30 samples each batch adds less than the distance between two floats."""
     batch = jnp.tile(jnp.array([[100.0], [102.0], [101.0], [101.0], [101.0]]), (13, 2))
@@ -318,8 +336,12 @@ def test_a_clipped_infinity_is_in_the_metrics_of_its_own_update():
     agent = normalizer.normalize_observations(observer(), VECTOR)
     timesteps = some_timesteps()
     timesteps.observation[5, 1, 2] = np.inf
-    scales = [x["observation_scale"] for *_, x in trajectories(agent, timesteps)]
+    metrics = [x for *_, x in trajectories(agent, timesteps)]
+    scales = [x["observation_scale"] for x in metrics]
     np.testing.assert_array_equal(np.isfinite(scales), [True, False, False])
+    (name,) = (x for x in metrics[1] if x.startswith(FAILED))
+    assert name.endswith("the environment gives one in observation")
+    assert metrics[1][name].tolist() == [0, 0, 1]
 
 
 def test_transformations_compose_in_any_order():
