@@ -3,6 +3,8 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from podracer import interrupts
+
 __all__ = ["hosts", "load", "normalizer", "parallel", "plot", "ranges", "record"]
 
 if TYPE_CHECKING:  # for editors and docs/api, which read this without running it
@@ -23,6 +25,8 @@ _MODULES = {
     "record": "runs.script",
     "ranges": "transformations.ranges",
 }
+
+interrupts.answer_early()
 
 
 def __getattr__(name: str) -> Any:

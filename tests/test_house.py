@@ -29,7 +29,7 @@ ADAPTER = "sebulba/host_environments/envs_jax.py"  # may import envs_jax as well
 
 # The rooms of podracer: a room may import rooms on lower floors only.
 FLOORS = [
-    {"agent", "errors"},
+    {"agent", "errors", "interrupts"},
     {"kernels"},
     {"parallel", "files", "imports", "starts", "sums"},
     {"networks", "transformations", "metrics", "command", "checkpoints"},

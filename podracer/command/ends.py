@@ -12,10 +12,15 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
+from podracer import interrupts
 from podracer.errors import UserError, nearest
 from podracer.parallel import watch
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Terminated(BaseException):
+    """A signal ends the command: its exit code. Nobody takes it for a SystemExit of theirs."""
 
 
 def dispatch(
@@ -47,8 +52,8 @@ def exits(program: str) -> Iterator[None]:
     """Ends a command with one line on stderr and an exit code; also a decorator.
 
     UserError, a full disk, not enough memory and a JAX that cannot start are 2,
-    FloatingPointError (a run that is no longer finite) 1, Ctrl-C 130, SIGTERM 143, a closed
-    terminal 129, and 141 without a line where nobody reads the output any more (`| head`).
+    FloatingPointError (a run that is no longer finite) 1, Ctrl-C 130, SIGTERM 143, SIGHUP (a
+    closed terminal) 129, and 141 without a line where nobody reads the output any more (`| head`).
     The other hosts of a run end too, see `parallel.watch`, and threads that hang, see
     `_ending_threads`. Modules in the current folder can be imported, as with `python -m`.
     """
@@ -65,10 +70,11 @@ def _saying_why(program: str) -> Iterator[None]:
     def terminated(number: int, _) -> None:
         if number == signal.SIGHUP:
             _to_nowhere(*terminal)
-        raise SystemExit(128 + number)  # so that files and threads are closed
+        raise Terminated(128 + number)  # so that files and threads are closed
 
     for number in _terminating():
         signal.signal(number, terminated)
+    interrupts.answer_as_usual()
     _import_from_here()
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed, as by `>&-`
@@ -86,6 +92,8 @@ def _saying_why(program: str) -> Iterator[None]:
         line, code = f"stopped: {error}", 1
     except KeyboardInterrupt:
         line, code = "interrupted", 130
+    except Terminated as end:
+        line, code = "terminated", end.args[0]
     except SystemExit as end:
         watch.leave(end.code, "terminated")
         raise
@@ -213,7 +221,13 @@ def stopping() -> Iterator[Callable[[], bool]]:
 
     The caller can then save its work. After a Ctrl-C the block ends with
     KeyboardInterrupt, after a second Ctrl-C at once; after the others it ends normally.
+
+    Only the main thread has signals in Python: in any other the function says no, and what
+    a signal does is the program's own.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
     signals: list[int] = []
     terminal = _on_terminal()
 

@@ -63,6 +63,10 @@ def record(
     terminal write a checkpoint before the loop ends, and so does a `break`. `podracer.load(run,
     agent=agent)` acts with the result; `podracer runs` and `podracer plot` know it.
 
+    In a thread that is not the main one (agents of Weights & Biases, Optuna, servers) signals
+    are the program's own, since Python gives them to the main thread alone: Ctrl-C and
+    SIGTERM write no checkpoint there. End the loop with a `break`, or wait for the thread.
+
     Args:
       train: `anakin.train` or `sebulba.train`.
       agent: any agent.

@@ -6,6 +6,7 @@ from typing import Literal
 from podracer.errors import check_at_least_one, check_range
 from podracer.runs import evaluation
 from podracer.training import flags
+from sebulba.host_environments.options import check_threads
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,8 +47,8 @@ class Train(flags.Train):
         check_at_least_one(
             updates_per_trajectory=self.updates_per_trajectory,
             threads_per_core=self.threads_per_core,
-            env_threads=self.env_threads,
         )
+        check_threads(self.env_threads)
         if self.max_lag is not None:
             check_range("max_lag", self.max_lag, 0)
 

@@ -7,6 +7,7 @@ import numpy as np
 from podracer.errors import UserError, check_at_least_one, nearest
 from sebulba.host_environments import ale, envpool, envs_jax, python
 from sebulba.host_environments.environment import Games, HostEnvironment
+from sebulba.host_environments.options import check_threads
 from sebulba.host_environments.remote import adapter
 
 __all__ = [
@@ -69,7 +70,8 @@ def make(
     Raises:
       UserError: there is no such environment, or it is not supported.
     """
-    check_at_least_one(batch_size=batch_size, env_threads=threads)
+    check_at_least_one(batch_size=batch_size)
+    check_threads(threads)
     kind, rest = _split(name)
     return kind.make(rest, batch_size, seed, threads, options)
 

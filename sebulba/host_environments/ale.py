@@ -15,6 +15,7 @@ from sebulba.host_environments.environment import (
     NextStepReset,
 )
 from sebulba.host_environments.envpool import AtariOptions
+from sebulba.host_environments.options import check_threads
 
 INSTALL = imports.install("ale")
 
@@ -66,7 +67,8 @@ class Ale:
     def __init__(
         self, name: str, batch_size: int, seed: int, threads: int, options: AtariOptions
     ):
-        check_at_least_one(batch_size=batch_size, env_threads=threads)
+        check_at_least_one(batch_size=batch_size)
+        check_threads(threads)
         _check_game(name)
         from ale_py import Action
         from ale_py.vector_env import AtariVectorEnv

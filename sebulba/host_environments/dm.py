@@ -5,6 +5,7 @@ In the worker process each becomes a gymnasium environment: one kind of worker s
 
 import importlib
 import inspect
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -102,16 +103,17 @@ def space_of(spec: Any) -> spaces.Space:
 
 
 def maker(path: str, arguments: dict[str, Any], options: Any) -> Callable:
-    """(seed) -> what a worker calls; the function gets the seed if it has such an argument."""
+    """(seed) -> what a worker calls: an environment that has the seed wherever it takes one."""
 
     def make(seed: int) -> Callable[[], gymnasium.Env]:
         def make_one() -> gymnasium.Env:
             module, _, name = path.partition(":")
             function = getattr(importlib.import_module(module), name)
+            random.seed(seed)
             np.random.seed(seed % 2**32)
-            with_seed = arguments | seed_argument(function, arguments, seed)
-            environment = function(**with_seed)
-            environment = DmEnv(environment, f"dm:{path}", options.check_bounds)
+            theirs = function(**seeded(function, arguments, seed))
+            environment = DmEnv(theirs, f"dm:{path}", options.check_bounds)
+            seed_states(theirs, seed)
             if options.max_episode_steps is None:
                 return environment
             return gymnasium.wrappers.TimeLimit(environment, options.max_episode_steps)
@@ -121,10 +123,29 @@ def maker(path: str, arguments: dict[str, Any], options: Any) -> Callable:
     return make
 
 
-def seed_argument(function: Callable, arguments: dict[str, Any], seed: int) -> dict:
-    """{"seed": seed} where the function takes one that `arguments` lack."""
+def seeded(function: Callable, arguments: dict[str, Any], seed: int) -> dict[str, Any]:
+    """The arguments, with the seed where the function takes one that they lack.
+
+    As `seed`, or as dm_control takes it: `random_state`, or `random` in `task_kwargs`.
+    """
     try:
         takes = inspect.signature(function).parameters
     except ValueError:  # of some functions in C
         takes = {}
-    return {"seed": seed} if "seed" in takes and "seed" not in arguments else {}
+    own = {name: seed for name in ("seed", "random_state") if name in takes}
+    task = arguments.get("task_kwargs") or {}
+    if "task_kwargs" in takes and isinstance(task, dict):
+        arguments = arguments | {"task_kwargs": {"random": seed} | task}
+    return own | arguments
+
+
+def seed_states(environment: Any, seed: int) -> None:
+    """Seeds the random numbers that dm_control's episodes begin with.
+
+    Whoever made the environment, with a seed or without: no two of a batch are equal.
+    """
+    task = getattr(environment, "task", None)
+    for owner, name in ((task, "random"), (environment, "random_state")):
+        state = getattr(owner, name, None)
+        if isinstance(state, np.random.RandomState):
+            state.seed(seed % 2**32)

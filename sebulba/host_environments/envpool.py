@@ -22,6 +22,7 @@ from sebulba.host_environments.environment import (
     Games,
     next_step,
 )
+from sebulba.host_environments.options import check_threads
 
 OPENGL = "which needs OpenGL: apt-get install libegl1 libopengl0"  # after 1.2.5
 ATARI_FPS = 60  # emulator frames per second
@@ -128,7 +129,8 @@ class EnvPool:
     def __init__(
         self, name: str, batch_size: int, seed: int, threads: int, options: Options
     ):
-        check_at_least_one(batch_size=batch_size, env_threads=threads)
+        check_at_least_one(batch_size=batch_size)
+        check_threads(threads)
         make_spec(name)
         import envpool
 

@@ -1,11 +1,10 @@
 """What a worker process steps: an environment whose exceptions and values are checked.
 
-Runs in the worker, without JAX. The main process makes one as well, to see its spaces.
+Runs in the worker, without JAX.
 """
 
-import multiprocessing
 import pickle
-import signal
+import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -14,7 +13,15 @@ import numpy as np
 from podracer.errors import UserError
 from sebulba.host_environments import checking, spaces
 
-DEAD = (EOFError, OSError, multiprocessing.TimeoutError)  # of the pipe to a dead worker
+DEAD = (EOFError, OSError)  # of the pipe to a worker that is dead, or late
+LINES = 3  # of a traceback, in an error's one line
+CALLERS = (  # files
+    "host_environments/dm.py",
+    "host_environments/guarded.py",
+    "host_environments/python.py",
+    "host_environments/worker.py",
+    "gymnasium/envs/registration.py",
+)
 # In the main process these mean that the user, or a diverging run, ends it; or a dead worker.
 MISLEADING = (KeyboardInterrupt, SystemExit, GeneratorExit, FloatingPointError, *DEAD)
 
@@ -74,40 +81,46 @@ class Guarded:
         return bool(np.reshape(value, ()))
 
 
-def guarded(name: str, make: Callable[[], Any], bounds: bool) -> Callable[[], Guarded]:
-    """A function that makes a `Guarded` environment.
+def guarded(name: str, make: Callable[[], Any], bounds: bool) -> Guarded:
+    """The environment that `make` makes.
 
-    It raises UserError where `make` returns something else, a package is not installed, or
-    the spaces are not supported.
+    Raises UserError where it raises, or returns something else, or the spaces are not
+    supported.
     """
+    import gymnasium
 
-    def make_one() -> Guarded:
-        if multiprocessing.parent_process() is not None:
-            # Ctrl-C reaches every process of a terminal; the main process kills this one.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-        import gymnasium
+    try:
+        environment = make()
+    except UserError as error:
+        raise UserError(f"{name}: {error}") from error
+    except BaseException as error:
+        raise UserError(f"{name} cannot be made: {_described(error)}") from error
+    if not isinstance(environment, gymnasium.Env):
+        raise UserError(
+            f"{name} made {checking.shown(environment)}, which is no gymnasium.Env"
+        )
+    for field in ("observation_space", "action_space"):
+        if not hasattr(environment, field):
+            raise UserError(f"{name} has no {field}")
+    spaces.check_supported(name, environment.observation_space)
+    spaces.action_spec(name, environment.action_space)
+    return Guarded(environment, name, bounds)
 
-        try:
-            environment = make()
-        except UserError as error:
-            raise UserError(f"{name}: {error}") from error
-        except (ImportError, gymnasium.error.Error) as error:
-            line = " ".join(str(error).split())
-            raise UserError(f"{name} cannot be made: {line}") from error
-        except BaseException as error:  # noqa: BLE001
-            _raise(error)
-        if not isinstance(environment, gymnasium.Env):
-            raise UserError(
-                f"{name} made {checking.shown(environment)}, which is no gymnasium.Env"
-            )
-        for field in ("observation_space", "action_space"):
-            if not hasattr(environment, field):
-                raise UserError(f"{name} has no {field}")
-        spaces.check_supported(name, environment.observation_space)
-        spaces.action_spec(name, environment.action_space)
-        return Guarded(environment, name, bounds)
 
-    return make_one
+def _described(error: BaseException) -> str:
+    """An error as one line, with the last lines of code of its traceback.
+
+    Of its first cause: libraries raise others from it. What calls the environment's own
+    code is left out.
+    """
+    cause = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    frames = traceback.extract_tb(cause.__traceback__)
+    theirs = [x for x in frames if not x.filename.endswith(CALLERS)]
+    places = [f"{x.filename}:{x.lineno} in {x.name}" for x in theirs[-LINES:]]
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"{text} ({', '.join(places)})" if places else text
 
 
 def _raise(error: BaseException) -> NoReturn:

@@ -6,6 +6,7 @@ from typing import Any
 
 from podracer.errors import UserError, check_at_least_one, check_range
 
+MOST_THREADS = 1_024  # of a pool; C++ aborts where the system has no more
 LONGEST = 1e6  # seconds; poll(2) counts milliseconds in 32 bits
 
 
@@ -30,6 +31,12 @@ class Options:
         if self.max_episode_steps is not None:
             check_at_least_one(max_episode_steps=self.max_episode_steps)
         json_object("arguments", self.arguments)
+
+
+def check_threads(threads: int | None) -> None:
+    """Raises UserError for an impossible number of threads of a pool; None passes."""
+    if threads is not None:
+        check_range("env_threads", threads, 1, MOST_THREADS)
 
 
 def json_object(field: str, text: str) -> dict[str, Any]:

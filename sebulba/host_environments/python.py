@@ -122,10 +122,15 @@ def _find_gym(name: str) -> tuple[Callable, dict[str, Any]]:
 
 def _gym_maker(name: str, arguments: dict[str, Any], options: Options) -> Maker:
     """Seeded by gymnasium's reset."""
+    import gymnasium
+
     module, _, key = name.rpartition(":")
     settings = {"disable_env_checker": True}
     if options.max_episode_steps is not None:
         settings["max_episode_steps"] = options.max_episode_steps
+
+    # The registry of a worker has what modules register; a script's own is sent there.
+    registered = key if module else gymnasium.spec(key)
 
     def make_one():
         import importlib
@@ -134,7 +139,7 @@ def _gym_maker(name: str, arguments: dict[str, Any], options: Options) -> Maker:
 
         if module:
             importlib.import_module(module)
-        return gymnasium.make(key, **(settings | arguments))
+        return gymnasium.make(registered, **(settings | arguments))
 
     return lambda seed: make_one
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from dm_env import specs
 
@@ -30,6 +29,8 @@ def channels_last(images: Any) -> Any:
     """
     if isinstance(images, np.ndarray):
         return np.stack([*np.moveaxis(images, 1, 0)], -1)
+    import jax.numpy as jnp  # not at the top: worker processes have this file, not JAX
+
     return jnp.moveaxis(images, 1, -1)
 
 

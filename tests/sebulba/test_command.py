@@ -143,6 +143,10 @@ def test_help_promises_identical_runs_in_lock_step_only(capsys, monkeypatch):
         (["--max-lag", "-1"], "max_lag is -1"),
         (["--env-threads", "-1"], "env_threads is -1"),
         (["--env-threads", "0"], "env_threads is 0"),
+        (
+            ["--env-threads", "100000"],
+            "env_threads is 100000; it must be from 1 to 1024",
+        ),
         (["--batch-size", "0"], "batch_size is 0"),
         (["--threads-per-core", "0"], "threads_per_core is 0"),
         (["--seed", "-1"], "seed is -1"),

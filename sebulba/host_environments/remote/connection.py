@@ -1,7 +1,9 @@
 """The client's connection to a dm_env_rpc server, and the environment at its end."""
 
+import contextlib
 import queue
 import socket
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import dm_env
@@ -9,10 +11,14 @@ import grpc
 import jax
 import numpy as np
 from dm_env import specs
-from dm_env_rpc.v1 import dm_env_adaptor, dm_env_flatten_utils, message_utils
+from dm_env_rpc.v1 import (
+    dm_env_adaptor,
+    dm_env_flatten_utils,
+    dm_env_rpc_pb2,
+    message_utils,
+)
 from dm_env_rpc.v1.dm_env_rpc_pb2_grpc import EnvironmentStub
 from dm_env_rpc.v1.error import DmEnvRpcError
-from google.rpc import code_pb2
 
 from podracer.errors import UserError
 from sebulba.host_environments import checking
@@ -31,6 +37,14 @@ FINAL = (  # answers that do not change with time
     grpc.StatusCode.PERMISSION_DENIED,
     grpc.StatusCode.UNAUTHENTICATED,
     grpc.StatusCode.UNIMPLEMENTED,
+)
+
+
+LONGEST_LINE = 300  # characters of a server's message
+STATES = (  # of an environment after a step
+    dm_env_rpc_pb2.RUNNING,
+    dm_env_rpc_pb2.TERMINATED,
+    dm_env_rpc_pb2.INTERRUPTED,
 )
 
 
@@ -63,23 +77,24 @@ class Server(NamedTuple):
         """
         settings = json_object("settings", self.options.settings)
         try:
-            joined, _ = dm_env_adaptor.create_and_join_world(connection, settings, {})
-        except DmEnvRpcError as error:
-            raise UserError(f"{self.address}: {error.message}") from error
+            with _answers_of(self.address):
+                joined, _ = dm_env_adaptor.create_and_join_world(
+                    connection, settings, {}
+                )
+                return Environment(joined, self.address, self.options.check_bounds)
         except grpc.RpcError as error:
             if error.code() in FINAL:
                 raise UserError(self.explain(error, known=False)) from error
             raise
-        return Environment(joined, self.address, self.options.check_bounds)
 
     def explain(self, error: Exception, known: bool) -> str:
         """Why there is no environment, in one line; `known` servers have given us one."""
         if isinstance(error, StopIteration):
             why = "it closed the connection"
         elif error.code() == grpc.StatusCode.UNIMPLEMENTED:
-            why = f"{error.details()}; does it speak dm_env_rpc, version 1?"
+            why = f"{_one_line(error.details())}; does it speak dm_env_rpc, version 1?"
         elif error.code() not in UNREACHED:
-            why = error.details()
+            why = _one_line(error.details())
         else:
             why = self._unreached(known)
         return f"{self.address}: {why}"
@@ -103,11 +118,43 @@ class Server(NamedTuple):
         )
 
 
+@contextlib.contextmanager
+def _answers_of(address: str) -> Iterator[None]:
+    """Raises what a server answers wrongly, or refuses, as one line with its address.
+
+    RuntimeError where its environment failed, with the server's traceback in a note.
+    """
+    try:
+        yield
+    except (UserError, *LOST):
+        raise
+    except DmEnvRpcError as error:
+        line = f"{address}: {_one_line(error.message)}"
+        if not error.message.startswith("Traceback"):
+            raise UserError(line) from error
+        failed = RuntimeError(line)
+        failed.add_note(f"{address} raised:\n{error.message}")
+        raise failed from None
+    except Exception as error:  # of dm_env_rpc, or NumPy
+        raise UserError(
+            f"{address}: its answer is not one of dm_env_rpc, version 1: "
+            f"{_one_line(f'{type(error).__name__}: {error}')}"
+        ) from error
+
+
+def _one_line(text: str | None) -> str:
+    """The last line of a text, as of a traceback, or its beginning where it is long."""
+    lines = [line.strip() for line in (text or "").splitlines() if line.strip()]
+    line = lines[-1] if lines else "an error without a message"
+    return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}..."
+
+
 def credentials(options: Options, tls: bool) -> grpc.ChannelCredentials | None:
     """The client's side of TLS; None without. Raises UserError."""
-    files = (options.tls_authority, options.tls_key, options.tls_certificate)
     if tls:
-        return grpc.ssl_channel_credentials(*map(protocol.read, files))
+        key, certificate, authority = protocol.read_tls(options)
+        return grpc.ssl_channel_credentials(authority, key, certificate)
+    files = (options.tls_authority, options.tls_key, options.tls_certificate)
     if any(files):
         raise UserError("--env.tls-* are for TLS: write grpcs:// instead of grpc://")
     return None
@@ -139,7 +186,10 @@ class Connection:
                 f"{error.details()} bytes: raise --env.message-megabytes, and "
                 "--message-megabytes of `sebulba serve`"
             ) from error
-        return message_utils.unpack_environment_response(response, field)
+        answer = message_utils.unpack_environment_response(response, field)
+        if field == "step" and answer.state not in STATES:
+            raise ValueError(f"a step's state is {answer.state}; it must be 1, 2 or 3")
+        return answer
 
     def close(self) -> None:
         """Closes the stream, also while a thread waits for a response."""
@@ -161,6 +211,8 @@ class Environment:
                 f"({', '.join(sorted(actions))}); only environments with one are supported"
             )
         [(self._name, spec)] = actions.items()
+        if not joined.observation_spec():
+            raise UserError(f"{address} declares no observations; correct the server")
         self._dtype = spec.dtype
         self.action_spec = _action_spec(spec, address)
         self.observation_spec = jax.tree.map(
@@ -179,14 +231,8 @@ class Environment:
             actions = dm_env_flatten_utils.unflatten_dict(
                 {self._name: np.asarray(action, self._dtype)}, protocol.SEPARATOR
             )
-        try:
+        with _answers_of(self._address):
             after = self._joined.step(actions)
-        except DmEnvRpcError as error:
-            if error.code != code_pb2.INVALID_ARGUMENT:
-                # In lines; in the error itself they are one.
-                error.add_note(f"{self._address} raised:\n{error.message}")
-                raise
-            raise UserError(f"{self._address}: {error.message}") from error
         first = after.first()
         observation = protocol.unflatten(after.observation)
         reward = 0.0 if first else after.reward

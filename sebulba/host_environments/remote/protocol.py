@@ -85,9 +85,24 @@ def tensor_specs(named: dict[str, Any]) -> dict[int, TensorSpec]:
     }
 
 
-def read(path: Path | None) -> bytes | None:
-    """The content of a PEM file, if one is given. Raises UserError."""
+def read_tls(config: Any) -> tuple[bytes | None, bytes | None, bytes | None]:
+    """The contents of tls_key, tls_certificate and tls_authority, where they are given.
+
+    Raises UserError for a file that is unreadable, or has no key or no certificate.
+    """
+    key = _read(config.tls_key, "tls_key", "PRIVATE KEY")
+    certificate = _read(config.tls_certificate, "tls_certificate", "CERTIFICATE")
+    authority = _read(config.tls_authority, "tls_authority", "CERTIFICATE")
+    return key, certificate, authority
+
+
+def _read(path: Path | None, field: str, kind: str) -> bytes | None:
+    if path is None:
+        return None
     try:
-        return None if path is None else path.read_bytes()
+        content = path.read_bytes()
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; it should be a PEM file") from error
+    if f"{kind}-----".encode() not in content:
+        raise UserError(f"{field} is {path}, a file without a {kind}; name a PEM file")
+    return content

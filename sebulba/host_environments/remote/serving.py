@@ -85,9 +85,10 @@ def serving(make: Callable[[int], HostEnvironment], config: Config) -> Iterator[
         else:
             port = server.add_insecure_port(wanted)
     except RuntimeError as error:
+        tls = " Or does tls_key belong to another certificate?" * bool(config.tls_key)
         raise UserError(
             f"cannot listen at {wanted}; is the port in use, or the host another machine? "
-            "--port 0 takes any free port"
+            f"--port 0 takes any free port.{tls}"
         ) from error
     server.start()
     try:
@@ -129,9 +130,7 @@ def _check_host(host: str) -> None:
 
 
 def _credentials(config: Config) -> grpc.ServerCredentials:
-    key, certificate, authority = map(
-        protocol.read, (config.tls_key, config.tls_certificate, config.tls_authority)
-    )
+    key, certificate, authority = protocol.read_tls(config)
     return grpc.ssl_server_credentials(
         [(key, certificate)], authority, require_client_auth=authority is not None
     )

@@ -271,8 +271,8 @@ def test_the_printed_mean_return_is_the_curves_label(tmp_path, capsys, monkeypat
     "number, code, line",
     [
         (signal.SIGINT, 130, "anakin: interrupted\n"),
-        (signal.SIGTERM, 143, ""),
-        (signal.SIGHUP, 129, ""),
+        (signal.SIGTERM, 143, "anakin: terminated\n"),
+        (signal.SIGHUP, 129, "anakin: terminated\n"),
     ],
 )
 def test_a_signal(tmp_path, number, code, line):

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
@@ -77,6 +78,25 @@ def ended(process):
     finally:
         process.kill()
         process.wait()
+
+
+def test_a_run_in_another_thread(agent, tmp_path):
+    """As an agent of Weights & Biases runs it: there are no signals, all else is there."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    def ends_early():
+        for _, row in recorded(agent, tmp_path / "run", quiet=False):
+            if row is not None:
+                rows_before.append(row)
+                break
+
+    rows_before: list = []
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(ends_early).result(LIMIT)
+        rest = pool.submit(train, agent, tmp_path / "run", resume=True).result(LIMIT)
+    assert len(rows_before) + len(rest) == TIMES / 5
+    assert run_folder.load_state(tmp_path / "run")["state"] == "finished"
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 @pytest.mark.timeout(900)

@@ -10,4 +10,4 @@ def closing():
     yield lambda environment: made.append(environment) or environment
     for environment in made:
         environment.close()
-        assert not any(p.is_alive() for p in environment._vector.processes)
+        assert not any(p.is_alive() for p in environment._workers.processes)

@@ -8,7 +8,7 @@ from dm_env import specs
 from gymnasium import spaces
 
 from podracer.errors import UserError
-from sebulba.host_environments.dm import DmEnv, space_of
+from sebulba.host_environments.dm import DmEnv, maker, space_of
 from sebulba.host_environments.guarded import guarded
 from sebulba.host_environments.options import Options
 from sebulba.host_environments.python import DM
@@ -58,6 +58,76 @@ def test_a_dm_env_environment_keeps_its_truncations(closing, discount):
     assert environment.observation_spec()["at"].dtype == np.float32
 
 
+class Task:
+    """As dm_control's: its random numbers are the operating system's, unless it gets a seed."""
+
+    def __init__(self, random=None):
+        if not isinstance(random, np.random.RandomState):
+            random = np.random.RandomState(random)
+        self.random = random
+
+
+class Control(Walk):
+    """As dm_control's: shows the size of its model, and where an episode begins."""
+
+    def __init__(self, random=None, random_state=None):
+        super().__init__()
+        if random_state is None:
+            self.task = Task(random)
+            self._size = self.task.random.uniform()
+        else:
+            self.random_state = np.random.RandomState(random_state)
+            self._size = self.random_state.uniform()
+
+    def reset(self):
+        state = self.task.random if hasattr(self, "task") else self.random_state
+        self._seed = state.randint(2**30)
+        return super().reset()
+
+    def _seen(self):
+        return {"at": self._size, "seed": self._seed}
+
+
+def load(domain_name, task_kwargs=None, environment_kwargs=None):
+    """As `dm_control.suite.load`."""
+    return Control(**(task_kwargs or {}))
+
+
+def composed(random_state=None):
+    """As environments of `dm_control.composer`."""
+    return Control(random_state=random_state)
+
+
+def unseeded():
+    """A user's own, around dm_control."""
+    return load("cartpole")
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "sizes"),
+    [
+        (load, {"domain_name": "cartpole"}, 2),
+        (load, {"domain_name": "cartpole", "task_kwargs": None}, 2),
+        (load, {"domain_name": "cartpole", "task_kwargs": {"random": 3}}, 1),
+        (composed, {}, 2),
+        (composed, {"random_state": 3}, 1),
+        (unseeded, {}, None),
+    ],
+)
+def test_each_of_dm_controls_environments_has_its_own_seed(function, arguments, sizes):
+    """Equal seeds are equal episodes; a seed in the arguments is one of the model alone."""
+
+    def first(seed):
+        path = f"{__name__}:{function.__name__}"
+        return maker(path, arguments, Options())(seed)().reset()[0]
+
+    one, same, other = first(7), first(7), first(8)
+    assert one["seed"] == same["seed"] != other["seed"]
+    if sizes:
+        assert one["at"] == same["at"]
+        assert len({float(one["at"]), float(other["at"])}) == sizes
+
+
 def test_what_is_no_environment_is_not_touched():
     """Nothing but its type is looked at."""
 
@@ -95,4 +165,4 @@ def test_specs_without_elements_are_one_line(spec):
     given = {"observation_space": space_of(spec), "action_space": spaces.Discrete(2)}
     kind = type("Odd", (gymnasium.Env,), given)
     with pytest.raises(UserError, match="odd has observations .*one element at least"):
-        guarded("odd", kind, True)()
+        guarded("odd", kind, True)

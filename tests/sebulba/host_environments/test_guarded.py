@@ -50,7 +50,7 @@ class Given(gymnasium.Env):
     ],
 )
 def test_another_interface_is_one_line(first, after, line):
-    environment = guarded("given", lambda: Given(after, first), True)()
+    environment = guarded("given", lambda: Given(after, first), True)
     with pytest.raises(UserError, match=f"^given: {line}") as error:
         environment.reset()
         environment.step(0)
@@ -60,6 +60,6 @@ def test_another_interface_is_one_line(first, after, line):
 def test_numbers_in_arrays_are_numbers():
     """As libraries of tensors return them; a vector would stack them to [B, 1]."""
     after = SEEN, np.array([2.0]), np.array([True]), np.array([[False]]), {}
-    environment = guarded("given", lambda: Given(after), True)()
+    environment = guarded("given", lambda: Given(after), True)
     environment.reset()
     assert repr(environment.step(0)[1:]) == "(2.0, True, False, {})"

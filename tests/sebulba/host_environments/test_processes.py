@@ -89,7 +89,7 @@ def test_a_killed_worker_costs_only_unfinished_episodes(closing):
     environment = closing(Processes("counter", make_counter(50), 2, 0, OPTIONS))
     environment.reset()
     step(environment, 3)
-    os.kill(environment._vector.processes[1].pid, signal.SIGKILL)
+    os.kill(environment._workers.processes[1].pid, signal.SIGKILL)
     after = environment.step(np.zeros(2, int))
     assert (after.step_type == FIRST).all() and (after.observation["steps"] == 0).all()
     assert environment.lost_episodes() == 2 and environment.lost_episodes() == 0
@@ -109,7 +109,7 @@ def test_new_workers_have_seeds_that_none_had(closing, monkeypatch):
     environment.reset()
     for _ in range(2):
         step(environment, 2)
-        os.kill(environment._vector.processes[0].pid, signal.SIGKILL)
+        os.kill(environment._workers.processes[0].pid, signal.SIGKILL)
         environment.step(np.zeros(2, int))
     assert len(set(seeds)) == len(seeds) == 6
 
@@ -118,7 +118,7 @@ def test_ctrl_c_is_the_main_processs_business(closing):
     """A terminal sends it to the workers, too, which the main process ends itself."""
     environment = closing(Processes("counter", make_counter(50), 1, 0, OPTIONS))
     environment.reset()
-    os.kill(environment._vector.processes[0].pid, signal.SIGINT)
+    os.kill(environment._workers.processes[0].pid, signal.SIGINT)
     time.sleep(0.2)
     assert (step(environment, 3)[0][0] == MID).all()
     assert environment.lost_episodes() == 0
@@ -195,9 +195,9 @@ def test_environments_are_closed_in_their_workers(closing, tmp_path):
 
     environment = Processes("counter", lambda seed: lambda: make(seed), 2, 0, OPTIONS)
     environment.reset()
-    workers = {str(process.pid) for process in environment._vector.processes}
+    workers = {str(process.pid) for process in environment._workers.processes}
     environment.close()
-    assert workers < {path.name for path in tmp_path.iterdir()}  # and this process's
+    assert workers == {path.name for path in tmp_path.iterdir()}
 
 
 def test_every_reset_may_take_as_long_as_the_first(closing):
@@ -212,10 +212,10 @@ def test_every_reset_may_take_as_long_as_the_first(closing):
         Processes("loader", lambda seed: lambda: make(seed), 1, 0, quick)
     )
     environment.reset()
-    worker = environment._vector.processes[0].pid
+    worker = environment._workers.processes[0].pid
     (kinds, _, _), _ = step(environment, 4)
     assert kinds[:, 0].tolist() == [MID, LAST, FIRST, MID]
-    assert environment._vector.processes[0].pid == worker  # it was not replaced
+    assert environment._workers.processes[0].pid == worker  # it was not replaced
     assert environment.patience > 60  # of who waits for its steps
 
 

@@ -82,7 +82,7 @@ class Key(spaces.Space):
 def test_spaces_that_are_not_supported_are_one_line(field, space):
     kind = type("Odd", (Plain,), {field: space})
     with pytest.raises(UserError) as error:
-        guarded("odd", kind, True)()
+        guarded("odd", kind, True)
     line = str(error.value)
     assert line.startswith(f"odd has {field.removesuffix('_space')}s ")
     assert "\n" not in line and "supported" in line

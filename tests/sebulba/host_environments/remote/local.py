@@ -38,7 +38,9 @@ def start_server(*flags):
         stderr=subprocess.STDOUT,
         text=True,
     )
-    threading.Timer(KILL, process.kill).start()
+    timer = threading.Timer(KILL, process.kill)
+    timer.daemon = True  # or the tests would not end before
+    timer.start()
     line = process.stdout.readline()
     assert " is at grpc://127.0.0.1:" in line, line
     return process, line.split()[-1]

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from dm_env import specs
 from dm_env_rpc.v1 import dm_env_rpc_pb2, dm_env_rpc_pb2_grpc
-from dm_env_rpc.v1.error import DmEnvRpcError
 
 from podracer.errors import UserError
 from sebulba.command import serving as command
@@ -102,6 +101,32 @@ def test_a_missing_key_file(tmp_path):
         pass
     with pytest.raises(UserError, match="belong together"):
         serving.Config(tls_key=KEY)
+
+
+@pytest.mark.parametrize(
+    ("files", "line"),
+    [
+        (
+            {"tls_certificate": KEY},
+            f"tls_certificate is {KEY}, a file without a CERTIF",
+        ),
+        (
+            {"tls_key": CERTIFICATE},
+            f"tls_key is {CERTIFICATE}, a file without a PRIVATE",
+        ),
+        (
+            {"tls_authority": KEY},
+            f"tls_authority is {KEY}, a file without a CERTIFICATE",
+        ),
+    ],
+)
+def test_a_file_without_a_certificate_is_named(files, line):
+    """Also by a client, which would say that nobody listens there."""
+    files = {"tls_certificate": CERTIFICATE, "tls_key": KEY} | files
+    with pytest.raises(UserError, match=line), serve(**files):
+        pass
+    with pytest.raises(UserError, match=line):
+        client("grpcs://127.0.0.1:9", **files)
 
 
 def test_the_environments_of_a_lost_client_are_closed():
@@ -228,7 +253,7 @@ def test_an_environment_cannot_end_the_run_as_the_user_does(closing, kind):
         environment = closing(address)
         with pytest.raises(Exception, match=f"{kind.__name__}: by a wall") as error:
             environment.step(np.zeros(1, int))
-        assert isinstance(error.value, DmEnvRpcError)
+        assert isinstance(error.value, RuntimeError)
         (note,) = error.value.__notes__  # to be read: its lines are lines
         assert note.startswith(
             f"{address} raised:\nTraceback (most recent call last):\n"
