@@ -154,12 +154,10 @@ def _draws(creator: Callable) -> bool:
     """Whether an environment takes `render_mode="rgb_array"`."""
     metadata = getattr(creator, "metadata", None) or {}
     try:
-        parameters = inspect.signature(creator).parameters
-    except (TypeError, ValueError):  # of some functions in C
-        parameters = {}
-    return "render_mode" in parameters and "rgb_array" in metadata.get(
-        "render_modes", ()
-    )
+        inspect.signature(creator).bind_partial(render_mode="rgb_array")
+    except (TypeError, ValueError):  # it takes none; or it is a function in C
+        return False
+    return "rgb_array" in metadata.get("render_modes", ())
 
 
 def _find_dm(path: str) -> tuple[Callable, dict[str, Any]]:
