@@ -20,6 +20,7 @@ from podracer.rules import lpg as lpg_rule
 from podracer.runs import run, run_folder
 from podracer.training import configuring
 
+PRESET = "the scale to start from; other flags win over it"
 ABOUT = {"agent": KIND, "env": "lpg-tasks"}  # what a run folder says
 
 
@@ -32,18 +33,20 @@ class MetaTrain:
     leaves.
     """
 
-    families: tuple[str, ...] = ("grid-tabular-dense",)
+    families: tuple[str, ...] = ("grid-tabular-dense", "chain-short")
     """kinds of tasks, of which each lifetime draws one"""
-    collect: Literal["never", "always", "both"] = "both"
+    collect: Literal["never", "always", "both"] = "never"
     """whether grids have the 18 actions with which moving does not collect; both: each
     lifetime draws one of the two sets"""
-    rule: lpg_rule.Sizes = dataclasses.field(default_factory=lpg_rule.Sizes)
-    meta: command.Flat[meta_gradient.Config] = dataclasses.field(
-        default_factory=meta_gradient.Config
+    rule: lpg_rule.Sizes = lpg_rule.Sizes(
+        prediction_size=8, memory_size=32, embedding_size=8
     )
-    life: lpg.Config = dataclasses.field(default_factory=lpg.Config)
-    objective: objectives.Config = dataclasses.field(default_factory=objectives.Config)
-    total_steps: int = 1_000_000_000
+    meta: command.Flat[meta_gradient.Config] = meta_gradient.Config(
+        lifetimes=32, learning_rate=1e-3
+    )
+    life: lpg.Config = lpg.Config(batch_size=16, length=120)
+    objective: objectives.Config = objectives.Config()
+    total_steps: int = 81_000_000
     """number of environment steps of all lifetimes together"""
     seed: int = 0
     """random seed; equal seeds give identical runs"""
@@ -71,6 +74,21 @@ class MetaTrain:
                 f"families are {', '.join(self.families) or 'none'}; known: "
                 f"{', '.join(FAMILIES)}"
             )
+
+
+PRESETS = {
+    # ours, the defaults: ten minutes of a CPU (docs/results/meta-cpu.md)
+    "small": MetaTrain(),
+    # of arXiv:2007.08794 and 2104.06272: 24 GiB, for TPUs or a large GPU
+    "paper": MetaTrain(
+        families=("grid-tabular-dense",),
+        collect="both",
+        rule=lpg_rule.Sizes(),
+        meta=meta_gradient.Config(),
+        life=lpg.Config(),
+        total_steps=1_000_000_000,
+    ),
+}
 
 
 def main(argv: Sequence[str]) -> None:
@@ -134,8 +152,16 @@ def configure(argv: Sequence[str]) -> MetaTrain:
     Raises UserError for bad flags, and for a run to resume that is not there, is no run of
     `anakin meta-train` or has another configuration.
     """
-    folder, default = command.read(argv, {"resume": ()})["resume"], MetaTrain()
+    read_first = command.read(argv, {"resume": (), "preset": PRESETS})
+    folder, name = read_first["resume"], read_first["preset"]
+    preset = command.make_choice("preset", name or "small", PRESETS, PRESET)
+    default = PRESETS[preset.name]
     if folder is not None:
+        if name is not None:
+            raise UserError(
+                f"--preset is {name}, but {folder} is a run with its own hyperparameters: "
+                "leave the flag out, or start another run"
+            )
         before = run.read_run(folder)
         if not before.is_of_meta_train:
             raise UserError(
@@ -144,6 +170,6 @@ def configure(argv: Sequence[str]) -> MetaTrain:
             )
         default = command.filled(default, before.config)
         default = configuring.resumed(default, before)
-    config = command.parse(default, argv, "anakin meta-train")
+    config = command.parse(default, argv, "anakin meta-train", [preset])
     configuring.refuse_changes(default, config)
     return config
