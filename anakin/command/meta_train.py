@@ -22,6 +22,10 @@ from podracer.training import configuring
 
 PRESET = "the scale to start from; other flags win over it"
 ABOUT = {"agent": KIND, "env": "lpg-tasks"}  # what a run folder says
+# Of the defaults, which are for a laptop.
+RULE = lpg_rule.Sizes(prediction_size=8, memory_size=32, embedding_size=8)
+META = meta_gradient.Config(lifetimes=32, learning_rate=1e-3)
+LIFE = lpg.Config(batch_size=16, length=120)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,14 +42,10 @@ class MetaTrain:
     collect: Literal["never", "always", "both"] = "never"
     """whether grids have the 18 actions with which moving does not collect; both: each
     lifetime draws one of the two sets"""
-    rule: lpg_rule.Sizes = lpg_rule.Sizes(
-        prediction_size=8, memory_size=32, embedding_size=8
-    )
-    meta: command.Flat[meta_gradient.Config] = meta_gradient.Config(
-        lifetimes=32, learning_rate=1e-3
-    )
-    life: lpg.Config = lpg.Config(batch_size=16, length=120)
-    objective: objectives.Config = objectives.Config()
+    rule: lpg_rule.Sizes = RULE
+    meta: command.Flat[meta_gradient.Config] = META
+    life: lpg.Config = LIFE
+    objective: objectives.Config = dataclasses.field(default_factory=objectives.Config)
     total_steps: int = 81_000_000
     """number of environment steps of all lifetimes together"""
     seed: int = 0
