@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from anakin import meta_gradient
+from anakin.command.memory import of_meta_train
 from anakin.meta import lpg
 from anakin.meta import objective as objectives
 from envs_jax.lpg import FAMILIES, TaskDistribution
@@ -18,7 +19,7 @@ from podracer.parallel import cpu, hosts
 from podracer.rules import files
 from podracer.rules import lpg as lpg_rule
 from podracer.runs import run, run_folder
-from podracer.training import configuring
+from podracer.training import configuring, memory
 
 PRESET = "the scale to start from; other flags win over it"
 ABOUT = {"agent": KIND, "env": "lpg-tasks"}  # what a run folder says
@@ -100,11 +101,9 @@ def main(argv: Sequence[str]) -> None:
     config = configure(argv)
     share = cpu.cpu_cores(config.meta.lifetimes)
     parallel.use_cpu_cores(share if config.cores is None else config.cores)
-    tasks = TaskDistribution(config.families, config.collect)
-    meta = lpg.make_meta(config.life, tasks, config.rule, config.objective)
     train = partial(
-        meta_gradient.train,
-        meta,
+        memory.naming(config, needed)(meta_gradient.train),
+        made(config),
         config.meta,
         total_steps=config.total_steps,
         seed=config.seed,
@@ -123,6 +122,17 @@ def main(argv: Sequence[str]) -> None:
             write(folder / run_folder.RULE, config, state)
     if not config.keep.quiet:
         print(f"rule in {folder / run_folder.RULE}")
+
+
+def made(config: MetaTrain) -> meta_gradient.Meta:
+    """What is learned, and from what."""
+    tasks = TaskDistribution(config.families, config.collect)
+    return lpg.make_meta(config.life, tasks, config.rule, config.objective)
+
+
+def needed(config: MetaTrain) -> int:
+    """Bytes of a run's programs."""
+    return of_meta_train(made(config), config.meta, config.cores)
 
 
 def writing(restore: Callable, config: MetaTrain) -> Callable:
