@@ -65,7 +65,7 @@ def train(argv: Sequence[str]) -> None:
         other = configured._replace(config=config)
         return of_run(agent_maker(other, environment), environment, config)
 
-    in_memory = memory.naming(config, needed)
+    naming = memory.naming(config, needed)
     if runs:
         start = partial(
             population.train,
@@ -78,7 +78,8 @@ def train(argv: Sequence[str]) -> None:
             },
             **options,
         )
-        members.train(in_memory(start), population.member, runs, config, **about)
+        with naming:
+            members.train(start, population.member, runs, config, **about)
         return
     agent = make_agent({})
     start = partial(anakin.train, agent, environment, seed=config.seed, **options)
@@ -87,7 +88,8 @@ def train(argv: Sequence[str]) -> None:
         params = evaluation.acting_params(agent, state.learner, jax.local_devices()[0])
         return anakin.evaluate(agent, params, environment, episodes=episodes)
 
-    run.train(in_memory(start), config, play, **about)
+    with naming:
+        run.train(start, config, play, **about)
 
 
 def agent_maker(

@@ -35,9 +35,9 @@ def check(
 
 def check_played(environment: Environment) -> None:
     """Raises UserError where the first timesteps break the protocol or their spec, and
-    where they alone need more memory than there is."""
-    first_steps = COPIES * (STEPS + 1)
-    memory.check_bytes(first_steps * memory.size_of(environment.observation_spec()))
+    where these alone need more memory than there is."""
+    timesteps = COPIES * (STEPS + 1)
+    memory.check_bytes(timesteps * memory.size_of(environment.observation_spec()))
     with in_one_line(": correct the environment or its observation_spec"):
         check_first_steps(environment)
 

@@ -107,6 +107,7 @@ def iterate(
     """
     started = time.perf_counter()
     call = compile()
+    memory.check_compiled(call)
     compile_seconds = time.perf_counter() - started
     most, ends = hosts.agree(1, stopped())
     if ends and done < reports.total_updates:

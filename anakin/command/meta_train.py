@@ -102,7 +102,7 @@ def main(argv: Sequence[str]) -> None:
     share = cpu.cpu_cores(config.meta.lifetimes)
     parallel.use_cpu_cores(share if config.cores is None else config.cores)
     train = partial(
-        memory.naming(config, needed)(meta_gradient.train),
+        meta_gradient.train,
         made(config),
         config.meta,
         total_steps=config.total_steps,
@@ -115,6 +115,7 @@ def main(argv: Sequence[str]) -> None:
         return train(restore=restore and writing(restore, config), stopped=stopped)
 
     with (
+        memory.naming(config, needed),
         run.open_run(start, config, None, **ABOUT) as (folder, updates),
         contextlib.closing(updates),
     ):

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 from jax.extend import core
 
-from podracer.agent import Agent
+from podracer.agent import Agent, Trajectory
 from podracer.command.flags import Flat
 from podracer.errors import UserError
 from podracer.parallel import hosts
@@ -27,7 +27,7 @@ from podracer.transformations import replay
 
 CGROUP = Path("/sys/fs/cgroup")
 MEMINFO = Path("/proc/meminfo")
-NOTICEABLE = 4  # half of a field to blame saves more than this part of the memory
+NOTICEABLE = 0.25  # half of a field to blame saves more than this share of the memory
 
 
 def available() -> int | None:
@@ -90,6 +90,19 @@ def check_program(program: Callable, *arguments: Any) -> None:
     check_bytes(of_program(program, *arguments))
 
 
+def check_compiled(program: Any) -> None:
+    """Raises TooLarge where a compiled program, not run yet, needs more memory than is left.
+
+    Its arguments are there already. This is exact, and comes after minutes of compilation.
+    """
+    analysis = program.memory_analysis()
+    if analysis is None:  # of a backend that does not say
+        return
+    results = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
+    each = analysis.temp_size_in_bytes + max(0, results)
+    check_bytes(each * jax.local_device_count())
+
+
 def check_bytes(needed: int) -> None:
     """Raises TooLarge where that is more memory than there is."""
     most = available()
@@ -149,17 +162,17 @@ def naming(config: Any, estimate: Callable[[Any], int]) -> Iterator[None]:
     try:
         yield
     except TooLarge as error:
-        needed, most = estimate(config), error.most
-        if needed <= most:  # it was not a program of the run
-            raise
+        needed, most = error.needed, error.most
+        estimated = estimate(config)
         by_size = sorted(_integers(config), key=lambda x: -x.value)
         for name, value, replaced in by_size:
             try:
-                saved = needed - estimate(replaced(value // 2))
+                saved = 1 - estimate(replaced(value // 2)) / estimated
             except ValueError:  # for example a batch that the cores cannot share
                 continue
-            if saved > needed / NOTICEABLE:
-                fits = value - int((needed - most) / saved * (value - value // 2))
+            if saved > NOTICEABLE:
+                share = (1 - most / needed) / saved  # of that half, to be saved
+                fits = value - int(share * (value - value // 2))
                 raise UserError(
                     f"{name} is {value}, which needs at least {_size(needed)} of memory, "
                     f"and {_size(most)} are available: choose a smaller one, about "
@@ -212,6 +225,25 @@ def of_learner(agent: Agent, copies: int, most: int | None) -> int:
             "available: choose a smaller network"
         )
     return held
+
+
+def of_update(
+    agent: Agent, observation_spec: Any, unroll_length: int, batch_size: int
+) -> int:
+    """Bytes of a learner's update on one core, from a trajectory of these sizes."""
+    one = replay.shapes(agent, observation_spec, unroll_length)
+
+    def whole(axis: int, tree: Any) -> Any:
+        def of(x: Any) -> Any:
+            shape = *x.shape[:axis], batch_size, *x.shape[axis + 1 :]
+            return jax.ShapeDtypeStruct(shape, x.dtype)
+
+        return jax.tree.map(of, tree)
+
+    trajectory = Trajectory(*(whole(1, x) for x in one[:2]), whole(0, one.actor_state))
+    key = jax.eval_shape(jax.random.key, 0)
+    state = jax.eval_shape(agent.initial_learner_state, key)
+    return of_program(jax.jit(agent.learner_step), key, state, trajectory)
 
 
 def check(
