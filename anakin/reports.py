@@ -67,23 +67,30 @@ def run(
 
     `restore` is (initial state, its layout) -> the state to resume from.
     """
-    lowered = lower(call, state)
+    compile = compiling(call, state)
     if restore:
         state = restore(state, layout)
     done = int(parallel.on_host(state.updates))
-    runs = iterate(lowered.compile, state, done, reports, stopped)
+    runs = iterate(compile, state, done, reports, stopped)
     return ((state, rows and rows[0]) for state, rows in parallel.checked(runs))
 
 
-def lower(call: Callable, state: Any) -> Any:
-    """The program `call`, ready to compile.
+def compiling(call: Callable, state: Any) -> Callable[[], Callable]:
+    """Compiles the program `call` when it is called.
 
-    Traced before a run has a folder, so that an agent can refuse its arguments. Raises
-    UserError where it needs more memory than there is.
+    Traced before a run has a folder, so that an agent can refuse its arguments. Both raise
+    UserError where the program needs more memory than there is.
     """
     arguments = state, jnp.uint32(1), jnp.bool_(True)
     memory.check_program(call, *arguments)
-    return call.lower(*arguments)
+    lowered = call.lower(*arguments)
+
+    def compile() -> Callable:
+        program = lowered.compile()
+        memory.check_compiled(program)
+        return program
+
+    return compile
 
 
 def iterate(
@@ -107,7 +114,6 @@ def iterate(
     """
     started = time.perf_counter()
     call = compile()
-    memory.check_compiled(call)
     compile_seconds = time.perf_counter() - started
     most, ends = hosts.agree(1, stopped())
     if ends and done < reports.total_updates:
