@@ -84,10 +84,11 @@ def compiling(call: Callable, state: Any) -> Callable[[], Callable]:
     arguments = state, jnp.uint32(1), jnp.bool_(True)
     memory.check_program(call, *arguments)
     lowered = call.lower(*arguments)
+    cores = len(jax.tree.leaves(state)[0].sharding.addressable_devices)
 
     def compile() -> Callable:
         program = lowered.compile()
-        memory.check_compiled(program)
+        memory.check_compiled(program, cores)
         return program
 
     return compile

@@ -90,17 +90,18 @@ def check_program(program: Callable, *arguments: Any) -> None:
     check_bytes(of_program(program, *arguments))
 
 
-def check_compiled(program: Any) -> None:
+def check_compiled(program: Any, cores: int) -> None:
     """Raises TooLarge where a compiled program, not run yet, needs more memory than is left.
 
     Its arguments are there already. This is exact, and comes after minutes of compilation.
+    `cores` is the number of this host's that run it.
     """
     analysis = program.memory_analysis()
     if analysis is None:  # of a backend that does not say
         return
     results = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
     each = analysis.temp_size_in_bytes + max(0, results)
-    check_bytes(each * jax.local_device_count())
+    check_bytes(each * cores)
 
 
 def check_bytes(needed: int) -> None:

@@ -98,10 +98,10 @@ def test_a_compiled_program_is_refused_before_it_runs(monkeypatch):
 
     compiled = jax.jit(program).lower(jnp.ones(512)).compile()
     monkeypatch.setattr(memory, "available", lambda: 2**30)
-    memory.check_compiled(compiled)
+    memory.check_compiled(compiled, cores=8)
     monkeypatch.setattr(memory, "available", lambda: 2**20)
     with pytest.raises(memory.TooLarge, match="needs at least 0.01.* GiB of memory"):
-        memory.check_compiled(compiled)
+        memory.check_compiled(compiled, cores=8)
 
 
 CATCH = "train", "--env=catch", "--cores=2", "--network.hidden-sizes=8"
