@@ -30,6 +30,7 @@ ENVIRONMENTS = configuring.Environments(
     environments.default_options,
     environments.brings_code,
 )
+MOST_TRACED = 2**31 - 1  # environment steps of an update: JAX counts with 32 bits
 
 
 def train(argv: Sequence[str]) -> None:
@@ -59,6 +60,8 @@ def train(argv: Sequence[str]) -> None:
             "reset_pool",
         )
     }
+    if config.batch_size * config.unroll_length > MOST_TRACED:
+        memory.check(config.batch_size, config.unroll_length + 1, specs[0])
 
     def needed(config: Train) -> int:
         environment = environments.make(configured.env, config.env)
