@@ -9,8 +9,9 @@ import jax
 
 import anakin
 from anakin import planning, population
-from anakin.command import environments, memory, meta_train
+from anakin.command import environments, meta_train
 from anakin.command.flags import Plan, Train
+from anakin.command.memory import of_run
 from podracer import command, kernels, parallel
 from podracer.agent import Agent
 from podracer.agents import from_flags
@@ -21,7 +22,7 @@ from podracer.runs import evaluation, members, run
 from podracer.trained import playing, video
 from podracer.trained.filming import Film
 from podracer.trained.loading import Trained
-from podracer.training import configuring
+from podracer.training import configuring, memory
 
 ENVIRONMENTS = configuring.Environments(
     environments.DEFAULT,
@@ -29,6 +30,7 @@ ENVIRONMENTS = configuring.Environments(
     environments.default_options,
     environments.brings_code,
 )
+MOST_TRACED = 2**31 - 1  # environment steps of an update: JAX counts with 32 bits
 
 
 def train(argv: Sequence[str]) -> None:
@@ -59,7 +61,15 @@ def train(argv: Sequence[str]) -> None:
             "reset_pool",
         )
     }
-    memory.check(make_agent, environment, config, len(runs))
+    if config.batch_size * config.unroll_length > MOST_TRACED:
+        memory.check(config.batch_size, config.unroll_length + 1, specs[0])
+
+    def needed(config: Train) -> int:
+        environment = environments.make(configured.env, config.env)
+        other = configured._replace(config=config)
+        return of_run(agent_maker(other, environment), environment, config)
+
+    naming = memory.naming(config, needed)
     if runs:
         start = partial(
             population.train,
@@ -72,7 +82,8 @@ def train(argv: Sequence[str]) -> None:
             },
             **options,
         )
-        members.train(start, population.member, runs, config, **about)
+        with naming:
+            members.train(start, population.member, runs, config, **about)
         return
     agent = make_agent({})
     start = partial(anakin.train, agent, environment, seed=config.seed, **options)
@@ -81,7 +92,8 @@ def train(argv: Sequence[str]) -> None:
         params = evaluation.acting_params(agent, state.learner, jax.local_devices()[0])
         return anakin.evaluate(agent, params, environment, episodes=episodes)
 
-    run.train(start, config, play, **about)
+    with naming:
+        run.train(start, config, play, **about)
 
 
 def agent_maker(

@@ -22,7 +22,7 @@ from anakin.calls import make_call, with_tally
 from anakin.meta import bandit, lifetimes
 from anakin.meta.hidden_value import inner_state
 from anakin.meta.lifetimes import Life, Lifetime
-from anakin.reports import make_reports, run
+from anakin.reports import begin, make_reports, run
 from envs_jax.wrappers import batched
 from podracer import kernels, parallel
 from podracer.agent import Agent, Key, Metrics, PyTree
@@ -125,7 +125,7 @@ def train(
     mesh = parallel.make_mesh(cores)
     population.check_shares(config.lifetimes, mesh.size, "lifetimes")
     programs = make_programs(meta, config, mesh)
-    state = programs.start(jax.random.key(seed), jnp.arange(config.lifetimes))
+    state = begin(programs.start, jax.random.key(seed), number=config.lifetimes)
     reports = make_reports(steps(meta, config), total_steps, updates_per_report)
     return run(programs.call, state, LAYOUT, reports, restore, stopped)
 

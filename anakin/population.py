@@ -13,7 +13,7 @@ import numpy as np
 
 from anakin.calls import make_call, with_tally
 from anakin.checks import check, check_played, in_one_line
-from anakin.reports import iterate, make_reports
+from anakin.reports import begin, compiling, iterate, make_reports
 from anakin.training import LAYOUT, Programs, State, initial_state, make_step
 from envs_jax.environment import Environment
 from envs_jax.wrappers import batched
@@ -81,8 +81,8 @@ def train(
     keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
     try:
         with in_one_line():
-            population = programs.start(keys, values, jnp.arange(batch_size))
-        lowered = programs.call.lower(population, jnp.uint32(1), jnp.bool_(True))
+            population = begin(programs.start, keys, values, number=batch_size)
+        compile = compiling(programs.call, population)
     except jax.errors.ConcretizationTypeError as error:
         raise UserError(
             f"{', '.join(values)}: one of these decides what is compiled and cannot "
@@ -99,7 +99,7 @@ def train(
         return len(failed) == len(seeds) or stopped()
 
     read = partial(_rows, failed)
-    runs = iterate(lowered.compile, population, done, reports, ends, read)
+    runs = iterate(compile, population, done, reports, ends, read)
     return _with_failures(runs, failed, seeds)
 
 

@@ -4,12 +4,14 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from podracer import parallel
 from podracer.errors import check_at_least_one
 from podracer.metrics import episodes, tally
 from podracer.parallel import hosts, watch
+from podracer.training import memory
 
 
 class Reports(NamedTuple):
@@ -36,6 +38,16 @@ def make_reports(steps: int, total_steps: int, updates: int | None) -> Reports:
     return Reports(steps, total_updates, updates)
 
 
+def begin(start: Callable, *arguments: Any, number: int) -> Any:
+    """The first state of the program `start`, of that many environments or lifetimes.
+
+    Raises UserError where it needs more memory than there is: XLA would hang.
+    """
+    index = jax.ShapeDtypeStruct((number,), jnp.int32)
+    memory.check_program(start, *arguments, index)
+    return start(*arguments, jnp.arange(number, dtype=jnp.int32))
+
+
 def one_run(metrics: Any, failures: Any) -> list[dict[str, float]]:
     """The metrics of a program that is one run; FloatingPointError if it failed."""
     tally.stop_if_not_finite(parallel.on_host(failures))
@@ -55,13 +67,31 @@ def run(
 
     `restore` is (initial state, its layout) -> the state to resume from.
     """
-    # Traced here, so that an agent can refuse its arguments before anything starts.
-    lowered = call.lower(state, jnp.uint32(1), jnp.bool_(True))
+    compile = compiling(call, state)
     if restore:
         state = restore(state, layout)
     done = int(parallel.on_host(state.updates))
-    runs = iterate(lowered.compile, state, done, reports, stopped)
+    runs = iterate(compile, state, done, reports, stopped)
     return ((state, rows and rows[0]) for state, rows in parallel.checked(runs))
+
+
+def compiling(call: Callable, state: Any) -> Callable[[], Callable]:
+    """Compiles the program `call` when it is called.
+
+    Traced before a run has a folder, so that an agent can refuse its arguments. Both raise
+    UserError where the program needs more memory than there is.
+    """
+    arguments = state, jnp.uint32(1), jnp.bool_(True)
+    memory.check_program(call, *arguments)
+    lowered = call.lower(*arguments)
+    cores = len(jax.tree.leaves(state)[0].sharding.addressable_devices)
+
+    def compile() -> Callable:
+        program = lowered.compile()
+        memory.check_compiled(program, cores)
+        return program
+
+    return compile
 
 
 def iterate(

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from anakin.acting import Actors, initial_actors, unroll
 from anakin.calls import make_call, with_tally
 from anakin.checks import check, check_played, in_one_line
-from anakin.reports import make_reports, run
+from anakin.reports import begin, make_reports, run
 from envs_jax.environment import Environment
 from envs_jax.wrappers import batched
 from podracer import kernels, parallel
@@ -99,7 +99,7 @@ def train(
     check_played(environment)
     programs = make_programs(agent, environment, mesh, unroll_length, reset_pool)
     with in_one_line():  # the agent may be for other actions
-        state = programs.start(jax.random.key(seed), jnp.arange(batch_size))
+        state = begin(programs.start, jax.random.key(seed), number=batch_size)
     reports = make_reports(batch_size * unroll_length, total_steps, updates_per_report)
     return run(programs.call, state, LAYOUT, reports, restore, stopped)
 

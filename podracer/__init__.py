@@ -1,7 +1,14 @@
 """Agents for both architectures: `load(RUN)` is a trained one, `record` keeps a run."""
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
+
+if sys.platform == "win32":
+    raise ImportError(
+        "podracer runs on Linux and macOS, and on Windows inside WSL 2: `wsl --install`, "
+        "then install it there"
+    )
 
 from podracer import interrupts
 

@@ -79,8 +79,15 @@ def train(argv: Sequence[str]) -> None:
         with contextlib.closing(make(thread, size, options)) as environment:
             return sebulba.evaluate(agent, params, environment, episodes=episodes)
 
-    specs = run.encode_specs(*specs, frame_stack(config))
-    folder = run.train(start, config, play, **configured.names, specs=specs)
+    def needed(config: Train) -> int:
+        """Bytes of an update on a learner core: the environments are made already."""
+        part = config.batch_size // len(cores.learners) // config.updates_per_trajectory
+        other = make_agent(configured._replace(config=config), specs)
+        return memory.of_update(other, specs[0], config.unroll_length, part)
+
+    stored = run.encode_specs(*specs, frame_stack(config))
+    with memory.naming(config, needed):
+        folder = run.train(start, config, play, **configured.names, specs=stored)
     rows = [*metrics.read(folder / run_folder.METRICS)]
     if rows and not config.keep.quiet and hosts.this() == 0:
         ahead = most_ahead(config.max_lag, config.late, config.updates_per_trajectory)

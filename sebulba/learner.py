@@ -11,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 from podracer import parallel
 from podracer.agent import Agent, Key, LearnerState, Metrics, Trajectory
 from podracer.metrics import tally
+from podracer.training import memory
 from sebulba.actor import LAYOUT as TRAJECTORY
 
 
@@ -148,6 +149,10 @@ class Learner:
         if self.tally is None:
             self.expect(parts[0])
         trajectory = parallel.join(parts, TRAJECTORY, self._mesh)
+        if self.updates == 0:
+            memory.check_program(
+                self.programs.learn, self.state, self.tally, trajectory
+            )
         self.state, self.tally, self.params = self.programs.learn(
             self.state, self.tally, trajectory
         )

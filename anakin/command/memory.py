@@ -1,4 +1,7 @@
-"""What `anakin train` holds in memory at least: its state and a trajectory."""
+"""What `anakin train` and `anakin meta-train` need of memory at least, by their programs.
+
+A run checks them before it starts (`anakin.reports`); this finds out which field was too large.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -6,57 +9,53 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from anakin import training
-from anakin.acting import unroll
+from anakin import meta_gradient, population, training
 from envs_jax.environment import Environment
-from envs_jax.wrappers import batched
+from podracer import parallel
 from podracer.agent import Agent
-from podracer.parallel import hosts
+from podracer.runs import members
 from podracer.training import memory
 
 
-def check(
+def of_run(
     make_agent: Callable[[Mapping[str, Any]], Agent],
     environment: Environment,
     config: Any,
-    runs: int,
-) -> None:
-    """Raises UserError where a run of `anakin train` cannot fit into memory.
+) -> int:
+    """Bytes of the programs of `anakin train` with this configuration, which are traced.
 
-    Args:
-      make_agent: (no hyperparameters) -> its agent.
-      environment: of one episode.
-      config: of the command.
-      runs: how many there are side by side; 0 for one alone.
+    Raises UserError where they cannot be.
     """
-    count, length = config.batch_size // hosts.number_of(), config.unroll_length
-    agent, spec = make_agent({}), environment.observation_spec()
-    copies = runs or config.cores or jax.local_device_count()
-    runs, most = runs or 1, memory.available()
-    replayed = memory.replayed(agent, spec, config)
-    learner = memory.of_learner(agent, copies, most)
-    held = learner + replayed.check(most, hosts.number_of(), runs)
+    mesh, key = parallel.make_mesh(config.cores), jax.eval_shape(jax.random.key, 0)
+    options = config.unroll_length, config.reset_pool
+    if not config.together:
+        make = training.make_programs
+        programs = make(make_agent({}), environment, mesh, *options)
+        return of_programs(programs, key, number=config.batch_size)
+    runs = members.choose(config)
+    population.check_shares(len(runs), mesh.size)
+    programs = population.make_programs(make_agent, environment, mesh, *options)
+    keys = jax.ShapeDtypeStruct((len(runs),), key.dtype)
+    each = jax.ShapeDtypeStruct((len(runs),), jnp.float32)
+    values = dict.fromkeys(runs[0].hyperparameters, each)
+    return of_programs(programs, keys, values, number=config.batch_size)
 
-    def estimate() -> int:
-        """Bytes on this host that grow with the batch."""
-        besides = replayed.size + learner // copies
-        return (size(agent, environment, count, length) - besides) * runs
 
-    memory.check(count * runs, length + 1, spec, estimate, held)
-
-
-def size(agent: Agent, environment: Environment, batch_size: int, length: int) -> int:
-    """Bytes of a run's state and of a trajectory of `length` steps; nothing is computed."""
-    environment = batched(environment)
-
-    def held(key: jax.Array, index: jax.Array) -> Any:
-        state = training.initial_state(key, index, agent, environment)
-        params = agent.actor_params(state.learner)
-        _, trajectory = unroll(
-            agent.actor_step, params, environment, length, state.actors, state.key
-        )
-        return state, trajectory
-
+def of_meta_train(
+    meta: meta_gradient.Meta, config: meta_gradient.Config, cores: Any
+) -> int:
+    """The same of `anakin meta-train`."""
+    mesh = parallel.make_mesh(cores)
+    population.check_shares(config.lifetimes, mesh.size, "lifetimes")
+    programs = meta_gradient.make_programs(meta, config, mesh)
     key = jax.eval_shape(jax.random.key, 0)
-    index = jax.ShapeDtypeStruct((batch_size,), jnp.int32)
-    return memory.size_of(jax.eval_shape(held, key, index))
+    return of_programs(programs, key, number=config.lifetimes)
+
+
+def of_programs(programs: training.Programs, *arguments: Any, number: int) -> int:
+    """Bytes of the start and the call of a run, of that many environments or lifetimes."""
+    index = jax.ShapeDtypeStruct((number,), jnp.int32)
+    first = memory.of_program(programs.start, *arguments, index)
+    state = jax.eval_shape(programs.start, *arguments, index)
+    call = memory.of_program(programs.call, state, jnp.uint32(1), jnp.bool_(True))
+    return max(first, call)

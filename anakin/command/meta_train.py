@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from anakin import meta_gradient
+from anakin.command.memory import of_meta_train
 from anakin.meta import lpg
 from anakin.meta import objective as objectives
 from envs_jax.lpg import FAMILIES, TaskDistribution
@@ -18,9 +19,14 @@ from podracer.parallel import cpu, hosts
 from podracer.rules import files
 from podracer.rules import lpg as lpg_rule
 from podracer.runs import run, run_folder
-from podracer.training import configuring
+from podracer.training import configuring, memory
 
+PRESET = "the scale to start from; other flags win over it"
 ABOUT = {"agent": KIND, "env": "lpg-tasks"}  # what a run folder says
+# Of the defaults, which are for a laptop.
+RULE = lpg_rule.Sizes(prediction_size=8, memory_size=32, embedding_size=8)
+META = meta_gradient.Config(lifetimes=32, learning_rate=1e-3)
+LIFE = lpg.Config(batch_size=16, length=120)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,18 +38,16 @@ class MetaTrain:
     leaves.
     """
 
-    families: tuple[str, ...] = ("grid-tabular-dense",)
+    families: tuple[str, ...] = ("grid-tabular-dense", "chain-short")
     """kinds of tasks, of which each lifetime draws one"""
-    collect: Literal["never", "always", "both"] = "both"
+    collect: Literal["never", "always", "both"] = "never"
     """whether grids have the 18 actions with which moving does not collect; both: each
     lifetime draws one of the two sets"""
-    rule: lpg_rule.Sizes = dataclasses.field(default_factory=lpg_rule.Sizes)
-    meta: command.Flat[meta_gradient.Config] = dataclasses.field(
-        default_factory=meta_gradient.Config
-    )
-    life: lpg.Config = dataclasses.field(default_factory=lpg.Config)
+    rule: lpg_rule.Sizes = RULE
+    meta: command.Flat[meta_gradient.Config] = META
+    life: lpg.Config = LIFE
     objective: objectives.Config = dataclasses.field(default_factory=objectives.Config)
-    total_steps: int = 1_000_000_000
+    total_steps: int = 81_000_000
     """number of environment steps of all lifetimes together"""
     seed: int = 0
     """random seed; equal seeds give identical runs"""
@@ -73,6 +77,21 @@ class MetaTrain:
             )
 
 
+PRESETS = {
+    # ours, the defaults: ten minutes of a CPU (docs/results/meta-cpu.md)
+    "small": MetaTrain(),
+    # of arXiv:2007.08794 and 2104.06272: 24 GiB, for TPUs or a large GPU
+    "paper": MetaTrain(
+        families=("grid-tabular-dense",),
+        collect="both",
+        rule=lpg_rule.Sizes(),
+        meta=meta_gradient.Config(),
+        life=lpg.Config(),
+        total_steps=1_000_000_000,
+    ),
+}
+
+
 def main(argv: Sequence[str]) -> None:
     """Learn an update rule on many tasks; leaves a run folder with the rule's file."""
     hosts.initialize()
@@ -82,11 +101,9 @@ def main(argv: Sequence[str]) -> None:
     config = configure(argv)
     share = cpu.cpu_cores(config.meta.lifetimes)
     parallel.use_cpu_cores(share if config.cores is None else config.cores)
-    tasks = TaskDistribution(config.families, config.collect)
-    meta = lpg.make_meta(config.life, tasks, config.rule, config.objective)
     train = partial(
         meta_gradient.train,
-        meta,
+        made(config),
         config.meta,
         total_steps=config.total_steps,
         seed=config.seed,
@@ -98,6 +115,7 @@ def main(argv: Sequence[str]) -> None:
         return train(restore=restore and writing(restore, config), stopped=stopped)
 
     with (
+        memory.naming(config, needed),
         run.open_run(start, config, None, **ABOUT) as (folder, updates),
         contextlib.closing(updates),
     ):
@@ -105,6 +123,17 @@ def main(argv: Sequence[str]) -> None:
             write(folder / run_folder.RULE, config, state)
     if not config.keep.quiet:
         print(f"rule in {folder / run_folder.RULE}")
+
+
+def made(config: MetaTrain) -> meta_gradient.Meta:
+    """What is learned, and from what."""
+    tasks = TaskDistribution(config.families, config.collect)
+    return lpg.make_meta(config.life, tasks, config.rule, config.objective)
+
+
+def needed(config: MetaTrain) -> int:
+    """Bytes of a run's programs."""
+    return of_meta_train(made(config), config.meta, config.cores)
 
 
 def writing(restore: Callable, config: MetaTrain) -> Callable:
@@ -134,8 +163,16 @@ def configure(argv: Sequence[str]) -> MetaTrain:
     Raises UserError for bad flags, and for a run to resume that is not there, is no run of
     `anakin meta-train` or has another configuration.
     """
-    folder, default = command.read(argv, {"resume": ()})["resume"], MetaTrain()
+    read_first = command.read(argv, {"resume": (), "preset": PRESETS})
+    folder, name = read_first["resume"], read_first["preset"]
+    preset = command.make_choice("preset", name or "small", PRESETS, PRESET)
+    default = PRESETS[preset.name]
     if folder is not None:
+        if name is not None:
+            raise UserError(
+                f"--preset is {name}, but {folder} is a run with its own hyperparameters: "
+                "leave the flag out, or start another run"
+            )
         before = run.read_run(folder)
         if not before.is_of_meta_train:
             raise UserError(
@@ -144,6 +181,6 @@ def configure(argv: Sequence[str]) -> MetaTrain:
             )
         default = command.filled(default, before.config)
         default = configuring.resumed(default, before)
-    config = command.parse(default, argv, "anakin meta-train")
+    config = command.parse(default, argv, "anakin meta-train", [preset])
     configuring.refuse_changes(default, config)
     return config

@@ -73,9 +73,27 @@ def read_state(item: Path, state: Any, layout: Any) -> Any:
             f"({str(error).splitlines()[0][:100]})"
         ) from error
     read = type(state)(**read | own)
+    _check_same_keys(item, read, state)
     read = jax.tree.map(lambda new, x: new if x.size else x, read, state)
     _say_what_starts_empty(item, read, state)
     return parallel.with_fresh(read, state, layout)
+
+
+def _check_same_keys(item: Path, read: Any, state: Any) -> None:
+    """Raises UserError where the keys are of another kind than those of JAX today."""
+    for theirs, ours in zip(*map(jax.tree.leaves, (read, state)), strict=False):
+        arrays = (x for x in (theirs, ours) if isinstance(x, jax.Array))
+        kinds = [
+            str(jax.random.key_impl(x))
+            for x in arrays
+            if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+        ]
+        if len({*kinds}) > 1:
+            raise UserError(
+                f"{item.parent}: its random keys are of {kinds[0]}, and "
+                f"JAX_DEFAULT_PRNG_IMPL is {kinds[1]}: resume with "
+                f"JAX_DEFAULT_PRNG_IMPL={kinds[0]}"
+            )
 
 
 def _say_what_starts_empty(item: Path, read: Any, state: Any) -> None:

@@ -8,6 +8,7 @@ import jax
 
 from podracer import kernels
 from podracer.errors import UserError, check_range
+from podracer.parallel.mesh import check_switches
 
 QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of a container: microseconds of CPU per period
 THREADS, THREADS_PER_CORE = "PJRT_NPROC", 2  # of XLA's thread pool
@@ -52,6 +53,7 @@ def use_cpu_cores(count: int | None = None, apart: bool = False) -> None:
     Raises UserError for an impossible number, or if JAX has already started with another
     one on the CPU: call it before anything is computed.
     """
+    check_switches()
     count = cpu_cores(0) if count is None else count
     check_range("cores", count, 1, MOST_CPU_CORES)
     kernels.install()

@@ -12,8 +12,21 @@ CORE = "core"  # the name of the mesh's axis
 
 
 def mesh_of(devices: list[jax.Device]) -> Mesh:
-    """A mesh of these cores, in this order."""
+    """A mesh of these cores, in this order. Raises UserError as `check_switches`."""
+    check_switches()
     return Mesh(np.array(devices), (CORE,))
+
+
+def check_switches() -> None:
+    """Raises UserError for a switch of JAX with which no run can work."""
+    for name, value, why in (
+        ("jax_disable_jit", True, "a run is one compiled program"),
+        ("jax_numpy_dtype_promotion", "strict", "ours and other libraries mix types"),
+    ):
+        if getattr(jax.config, name) == value:
+            raise UserError(
+                f"{name.upper()} is {value}, but {why}: unset it (`jax.config.{name}`)"
+            )
 
 
 def make_mesh(cores: int | None = None) -> Mesh:

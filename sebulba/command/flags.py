@@ -8,6 +8,8 @@ from podracer.runs import evaluation
 from podracer.training import flags
 from sebulba.host_environments.options import check_threads
 
+MOST_THREADS = 64  # of an actor core: hundreds would hold up the learner for minutes
+
 
 @dataclasses.dataclass(frozen=True)
 class Train(flags.Train):
@@ -46,9 +48,9 @@ class Train(flags.Train):
         super().__post_init__()
         check_at_least_one(
             updates_per_trajectory=self.updates_per_trajectory,
-            threads_per_core=self.threads_per_core,
         )
         check_threads(self.env_threads)
+        check_range("threads_per_core", self.threads_per_core, 1, MOST_THREADS)
         if self.max_lag is not None:
             check_range("max_lag", self.max_lag, 0)
 

@@ -381,6 +381,20 @@ def test_a_finished_run_that_is_resumed_has_its_rule(tmp_path, monkeypatch, caps
     assert capsys.readouterr().out.endswith(f"nothing was left to do\nrule in {file}\n")
 
 
+def test_the_default_is_for_a_laptop_and_the_papers_scale_a_preset():
+    laptop, paper, other = (
+        meta_train.configure(flags)
+        for flags in ([], ["--preset=paper"], ["--preset=paper", "--lifetimes=2"])
+    )
+    assert (laptop.meta.lifetimes, laptop.rule.memory_size) == (32, 32)
+    assert (paper.meta.lifetimes, paper.rule, paper.life) == (
+        960,
+        Sizes(),
+        lpg.Config(),
+    )
+    assert (other.meta.lifetimes, other.life) == (2, lpg.Config())
+
+
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
@@ -396,6 +410,8 @@ def test_a_finished_run_that_is_resumed_has_its_rule(tmp_path, monkeypatch, caps
         (["--evaluate.steps", "5"], "evaluate.steps is for agents"),
         (["--lifetime", "4"], "no such flag; did you mean '--lifetimes'?"),
         (["--resume", "nowhere"], "nowhere"),
+        (["--preset", "large"], "--preset: unknown name 'large'; known: paper, small"),
+        (["--resume", "nowhere", "--preset", "paper"], "leave the flag out"),
     ],
 )
 def test_bad_input_is_one_line(flags, line):

@@ -1,12 +1,14 @@
 """A run that cannot fit into memory is refused with the estimate."""
 
+import re
+
+import jax
+import jax.numpy as jnp
 import pytest
 from dm_env import specs
 
-from anakin.command import memory as of_anakin
-from anakin.command.flags import Train as Anakin
-from envs_jax import Catch
-from podracer import networks
+from anakin import __main__ as anakin
+from podracer import command, networks, parallel
 from podracer.agents import impala, ppo
 from podracer.errors import UserError
 from podracer.training import memory
@@ -26,22 +28,6 @@ def test_the_observations_alone_are_enough_to_refuse(monkeypatch):
     line = r"batch_size is 2097152, which needs at least 32 GiB .* 1 GiB are available"
     with pytest.raises(UserError, match=line + ".* below 65536"):
         memory.check(2**21, 4, SPEC)
-
-
-def test_an_estimate_is_asked_for_only_where_it_matters(monkeypatch):
-    monkeypatch.setattr(memory, "available", lambda: 2**30)
-    asked = []
-
-    def estimate():
-        asked.append(True)
-        return 2**31
-
-    memory.check(4, 4, SPEC, estimate)
-    assert not asked
-    with pytest.raises(UserError, match="at least 2 GiB"):
-        memory.check(2**14, 4, SPEC, estimate)
-    monkeypatch.setattr(memory, "available", lambda: None)
-    memory.check(2**50, 4, SPEC, estimate)
 
 
 def test_replay_is_refused_by_its_capacity(monkeypatch):
@@ -66,7 +52,7 @@ def test_replay_is_refused_by_its_capacity(monkeypatch):
         memory.check(2**17, 1, SPEC, besides=2**30 - 2**28)
 
 
-def test_parameters_are_refused_before_xla_hangs(monkeypatch):
+def test_parameters_are_refused_before_xla_hangs():
     """float32 parameters and RMSProp's mean square of them: one copy a core."""
     config = networks.Config(hidden_sizes=(10**6, 10**6))
     network = networks.actor_critic(SPEC, specs.DiscreteArray(3), config)
@@ -77,11 +63,6 @@ def test_parameters_are_refused_before_xla_hangs(monkeypatch):
     line = "optimizer need 14,9.* GiB of memory in 2 copies, and 1 GiB are available"
     with pytest.raises(UserError, match=line):
         memory.of_learner(agent, 2, 2**30)
-    monkeypatch.setattr(memory, "available", lambda: 2**30)
-    for runs in 0, 2:
-        train = Anakin(None, None, cores=2, batch_size=4)
-        with pytest.raises(UserError, match="in 2 copies"):
-            of_anakin.check(lambda _: agent, Catch(), train, runs)
 
 
 def test_a_container_has_less(monkeypatch, tmp_path):
@@ -94,16 +75,78 @@ def test_a_container_has_less(monkeypatch, tmp_path):
     assert whole > 5000
 
 
-def test_the_estimate_is_of_state_and_trajectory():
-    """Twice the batch takes twice the memory, but for the parameters."""
-    catch = Catch()
-    network = networks.actor_critic(
-        catch.observation_spec(),
-        catch.action_spec(),
-        networks.Config(hidden_sizes=(8,)),
-    )
-    agent = ppo.make_agent(ppo.Config(), network)
-    one, two, three = (of_anakin.size(agent, catch, n, 16) for n in (100, 200, 300))
-    assert two - one == three - two
-    observations = 100 * 17 * 50 * 4
-    assert observations < two - one < 3 * observations
+def test_a_program_needs_what_its_loops_read_and_write():
+    """Of all cores together; what no loop touches may never be stored."""
+
+    def program(x):  # float32 [N]
+        _, rows = jax.lax.scan(lambda total, x: (total + x, x * x), 0.0, x)
+        return jnp.sum(jnp.outer(rows, rows))
+
+    x = jax.ShapeDtypeStruct((512,), jnp.float32)
+    assert memory.of_program(jax.jit(program), x) == 4 * 2 * 512
+    mesh = parallel.make_mesh(2)
+    words = (parallel.SHARED,), parallel.SHARED
+    both = parallel.over_cores(program, mesh, *words)
+    assert memory.of_program(both, x) == 2 * 4 * 2 * 512
+    with_results = parallel.over_cores(lambda x: jnp.outer(x, x), mesh, *words)
+    assert memory.of_program(with_results, x) == 2 * 4 * 512**2
+
+
+def test_a_compiled_program_is_refused_before_it_runs(monkeypatch):
+    def program(x):
+        return jnp.sort(jnp.outer(x, x).ravel())[::2].sum()
+
+    compiled = jax.jit(program).lower(jnp.ones(512)).compile()
+    monkeypatch.setattr(memory, "available", lambda: 2**30)
+    memory.check_compiled(compiled, cores=8)
+    monkeypatch.setattr(memory, "available", lambda: 2**20)
+    with pytest.raises(memory.TooLarge, match="needs at least 0.01.* GiB of memory"):
+        memory.check_compiled(compiled, cores=8)
+
+
+CATCH = "train", "--env=catch", "--cores=2", "--network.hidden-sizes=8"
+META = (
+    *(
+        "meta-train",
+        "--cores=2",
+        "--families=chain-short",
+        "--updates=1",
+        "--total-steps=9",
+    ),
+    *("--life.batch-size=2", "--life.unroll-length=2"),
+)
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (
+            (*CATCH, "--agent=ppo", "--agent.epochs=100000000"),
+            "agent.epochs is 100000000",
+        ),
+        ((*CATCH, "--env.rows=1000000"), "env.rows is 1000000"),
+        ((*CATCH, "--batch-size=10000000"), "batch_size is 10000000"),
+        ((*CATCH, "--replay.capacity=10000000"), "replay.capacity is 10000000"),
+        ((*CATCH, "--seeds=2", "--batch-size=5000000"), "batch_size is 5000000"),
+        ((*META, "--lifetimes=1000000"), "lifetimes is 1000000"),
+    ],
+)
+def test_the_field_that_takes_the_memory_is_named(flags, line, monkeypatch, tmp_path):
+    monkeypatch.setattr(parallel, "use_cpu_cores", lambda *_, **__: None)
+    monkeypatch.setattr(command, "keep_programs", lambda: None)
+    monkeypatch.setattr(memory, "available", lambda: 2**28)
+    with pytest.raises(UserError, match=line + ", which needs at least") as error:
+        anakin.COMMANDS[flags[0]]([*flags[1:], f"--run={tmp_path / 'run'}"])
+    (most,) = re.findall(r"choose a smaller one, about (\d+) at most", str(error.value))
+    assert 1 <= int(most) < int(line.split()[-1]) / 2
+    assert "0.25 GiB are available" in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_update_alone_is_estimated_for_sebulba():
+    """PPO's orders of the epochs: int32 [epochs, B] for a batch of unrolls."""
+    network = networks.Config(hidden_sizes=(8,))
+    network = networks.actor_critic(SPEC, specs.DiscreteArray(3), network)
+    agent = ppo.make_agent(ppo.Config(epochs=10**6), network)
+    needed = memory.of_update(agent, SPEC, unroll_length=4, batch_size=8)
+    assert 4 * 8 * 10**6 <= needed < 4.1 * 8 * 10**6
