@@ -149,7 +149,7 @@ def render(argv: Sequence[str]) -> None:
     """Play episodes with a run's agent and write them as a video."""
 
     def film(agent: Trained, config: video.Config) -> Film:
-        environment = environments.of_run(agent.run, 1, config.seed)
+        environment = environments.to_film(agent.run, config.seed)
         with contextlib.closing(environment):
             return sebulba.film(
                 agent.agent,

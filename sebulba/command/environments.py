@@ -5,11 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from podracer import command, imports, parallel
 from podracer.checkpoints import finding
 from podracer.errors import UserError
 from podracer.runs import run, run_folder
 from sebulba import host_environments
+from sebulba.host_environments.environment import capabilities_of
 
 DEFAULT = "CartPole-v1"
 HELP = (
@@ -79,3 +82,29 @@ def of_run(stored: run.StoredRun, size: int, seed: int) -> Any:
     first = host_environments.first_seed(seed + 1, OF_EVALUATION, size)
     threads = parallel.processors()
     return host_environments.make(stored.env, size, first, threads, options)
+
+
+def to_film(stored: run.StoredRun, seed: int) -> Any:
+    """One environment of a run that can draw: where EnvPool's cannot, gymnasium's twin.
+
+    That has the same name, observations and actions: MuJoCo's have one.
+    """
+    environment = of_run(stored, 1, seed)
+    if capabilities_of(environment).render or ":" in stored.env:
+        return environment
+    try:
+        default = host_environments.default_options(f"gym:{stored.env}")
+        twin = host_environments.make(f"gym:{stored.env}", 1, seed, 1, default)
+    except UserError:
+        return environment
+    if capabilities_of(twin).render and _shapes(twin) == _shapes(environment):
+        print(f"pictures of gymnasium's {stored.env}")
+        environment.close()
+        return twin
+    twin.close()
+    return environment
+
+
+def _shapes(environment: Any) -> Any:
+    specs = environment.observation_spec(), environment.action_spec()
+    return jax.tree.map(lambda spec: (spec.shape, spec.dtype), specs)

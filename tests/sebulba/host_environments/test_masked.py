@@ -1,6 +1,7 @@
 """What gymnasium's environments offer beside observations: masks, parts of actions, pictures."""
 
 import contextlib
+import types
 
 import gymnasium
 import numpy as np
@@ -9,6 +10,7 @@ from gymnasium import spaces
 
 from podracer.errors import UserError
 from sebulba import host_environments
+from sebulba.command import environments
 from sebulba.host_environments.masked import WithMask
 from sebulba.host_environments.options import Options
 from sebulba.host_environments.processes import Processes
@@ -143,3 +145,14 @@ def test_pictures_of_an_environment_that_can_draw():
         assert picture.shape == (4, 6, 3) and (picture == 3).all()
         assert environment.render_fps == 12.0
         environment.step({"gear": np.int32([1, 2]), "arms": arms})
+
+
+def test_where_envpool_draws_nothing_gymnasiums_twin_does(capsys):
+    stored = types.SimpleNamespace(env="CartPole-v1", config={"env": {}})
+    with contextlib.closing(environments.to_film(stored, 0)) as environment:
+        assert isinstance(environment, Processes)
+        assert environment.render_fps == 50.0
+    assert "pictures of gymnasium's CartPole-v1" in capsys.readouterr().out
+    stored.env = "Catch-v0"  # gymnasium has none
+    with contextlib.closing(environments.to_film(stored, 0)) as environment:
+        assert not isinstance(environment, Processes)
