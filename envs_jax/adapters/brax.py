@@ -2,16 +2,19 @@
 
 import contextlib
 import dataclasses
+import io
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import dm_env
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from envs_jax.adapters import trees
 from envs_jax.environment import Key, restart, transition
 
+PICTURE = 240, 320  # height and width of a picture
 EPISODE_LENGTH = 1_000  # steps, the default of brax.envs.create
 
 
@@ -49,6 +52,24 @@ class Brax:
     def action_spec(self) -> dm_env.specs.BoundedArray:
         return trees.numbers_spec((self.environment.action_size,), -1, 1)
 
+    @property
+    def render_fps(self) -> float:
+        return 1.0 / float(self.environment.dt)
+
+    def render(self, state: Any) -> jax.Array:
+        """uint8 [240, 320, 3], drawn on the host by MuJoCo.
+
+        Without a screen that needs MUJOCO_GL=egl or MUJOCO_GL=osmesa.
+        """
+
+        def draw(state: Any) -> np.ndarray:
+            seen = getattr(state, "pipeline_state", state)  # Playground's has none
+            with contextlib.redirect_stderr(io.StringIO()):  # a progress bar of its own
+                return self.environment.render([seen], *PICTURE)[0]
+
+        shape = jax.ShapeDtypeStruct((*PICTURE, 3), np.uint8)
+        return jax.pure_callback(draw, shape, state)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RandomizedBrax(Brax):
@@ -81,6 +102,10 @@ class RandomizedBrax(Brax):
         with self._with(drawn):
             state, timestep = super().step(key, state, action)
         return (drawn, state), timestep
+
+    def render(self, state: Any) -> jax.Array:
+        _, state = state
+        return super().render(state)
 
     @property
     def _model(self) -> Any:

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+
 from podracer import command
 from podracer.agents import AGENTS
 from podracer.errors import UserError
@@ -49,6 +51,12 @@ def render(
         raise
     except ValueError as error:  # the environment has no pictures
         raise UserError(f"{agent.run.env}: {error}") from error
+    except jax.errors.JaxRuntimeError as error:  # what draws on the host has failed
+        lines = [x for x in str(error).splitlines() if "Error: " in x]
+        raise UserError(
+            f"{agent.run.env}: cannot draw: {lines[-1] if lines else error}; without a "
+            "screen MuJoCo's take MUJOCO_GL=egl or MUJOCO_GL=osmesa"
+        ) from error
     print(video.write(played, config.out, config.fps))
 
 
