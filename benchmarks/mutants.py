@@ -100,11 +100,11 @@ MUTANTS = (
     ),
     Mutant(LOSSES, "x = weight * (x - total / count)", "x = x - total / count"),
     Mutant(LOSSES, "average.total(jnp.sum(jnp.square(x)))", "jnp.sum(jnp.square(x))"),
-    Mutant(LOSSES, "else jnp.broadcast_to(weight, x.shape) * x", "else x"),
-    Mutant(LOSSES, "share = jnp.sum(mask) / mask.size", "share = 1.0"),
+    Mutant(LOSSES, "else jnp.broadcast_to(weight, x.shape)", "else 1.0"),
+    Mutant(LOSSES, "name: x / taken for", "name: x / count for"),
     Mutant(LOSSES, "0.3 * squashed, squashed", "squashed, squashed"),
-    Mutant(GRADIENTS, "lambda x: x / count, sums", "lambda x: x, sums"),
-    Mutant(GRADIENTS, "gradients = average(gradients)", "gradients = gradients"),
+    Mutant(GRADIENTS, "lambda x: x / count, gradients", "lambda x: x, gradients"),
+    Mutant(GRADIENTS, "average((gradients, sums.taken))", "gradients, sums.taken"),
     Mutant(MINIBATCHES, "(number == 0) | ~enough", "(number == 0) | enough"),
     Mutant(MINIBATCHES, "orders[number])[0]", "orders[0])[0]"),
     Mutant(MINIBATCHES, "lambda x: x / config.minibatches, sums", "lambda x: x, sums"),
@@ -160,7 +160,9 @@ MUTANTS = (
         f"{AGENTS}/impala.py", "return average.total(gradients)", "return gradients"
     ),
     Mutant(
-        f"{AGENTS}/impala.py", "lambda x: x / count, metrics", "lambda x: x, metrics"
+        f"{AGENTS}/impala.py",
+        "losses.means(sums, count, average(sums.taken))",
+        "losses.means(sums, 1, average(sums.taken))",
     ),
     Mutant(
         f"{AGENTS}/batch_ppo/update.py", "padding.shape) + padding)", "padding.shape))"

@@ -142,5 +142,5 @@ def test_unknown_games_are_one_line(name, line):
 
 @pytest.mark.parametrize("setting", ["threads", "batch_size"])
 def test_no_environments_and_no_threads_are_refused(setting):
-    with pytest.raises(UserError, match="is 0; it must be at least 1"):
+    with pytest.raises(UserError, match="is 0; it must be (at least|from) 1"):
         make(**{setting: 0})

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from multiprocessing import forkserver
 
 import gymnasium
 import numpy as np
@@ -73,6 +74,7 @@ def test_signals_to_a_whole_group_do_not_reach_workers(closing):
         assert os.getpgrp() == os.getpid() and not blocked(os.getpid())
         return Still()
 
+    forkserver._forkserver._stop()  # that of another test may have started otherwise
     closing(start(make)).reset()
 
 
