@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 from collections.abc import Iterator
 
 import jax
@@ -19,7 +20,8 @@ from envs_jax.conformance import (
 from envs_jax.environment import Environment
 from envs_jax.masks import allowed_actions
 
-STEPS = 32  # of each copy
+STEPS = 32  # of each copy, or fewer of large observations
+MOST = 2**24  # entries of all observations of the play
 
 
 def check_first_steps(environment: Environment) -> None:
@@ -41,7 +43,10 @@ def check_first_steps(environment: Environment) -> None:
 @functools.lru_cache(maxsize=64)
 def _check_first_steps(environment: Environment) -> None:
     name = name_of(environment)
-    actions = random_actions(environment.action_spec(), STEPS, 0)
+    specs = jax.tree.leaves(environment.observation_spec())
+    entries = sum(math.prod(spec.shape) for spec in specs)
+    length = min(STEPS, max(2, MOST // (COPIES * max(1, entries))))
+    actions = random_actions(environment.action_spec(), length, 0)
     player = allowed_actions(environment)
 
     def unroll(key, actions):
@@ -50,7 +55,7 @@ def _check_first_steps(environment: Environment) -> None:
             return player.step(key, state, action)
 
         state, first = player.initial_state(key)
-        keys = jax.random.split(key, STEPS)
+        keys = jax.random.split(key, length)
         return first, jax.lax.scan(step, state, (keys, actions))[1]
 
     with _cheaply() as options:

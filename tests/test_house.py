@@ -241,7 +241,7 @@ def our_imports(path: str) -> set[str]:
 def test_importing_starts_no_backend_and_loads_no_simulator():
     """Programs choose their platform, and join other hosts, after importing us."""
     in_worker_processes = {
-        f"sebulba/host_environments/{name}.py" for name in ("dm", "guarded")
+        f"sebulba/host_environments/{name}.py" for name in ("dm", "guarded", "masked")
     }
     modules = [module_of(path) for path in SOURCES if path not in in_worker_processes]
     program = f"""

@@ -47,9 +47,9 @@ def with_heads(
     Raises UserError as `actor_critic` does for observations, and for a separate value.
     """
     if len(config.branches) > 1:
-        field = "separate_value" if config.separate_value else "value_sees"
+        sees = f"value_sees is {config.value_sees}"
         raise UserError(
-            f"{field} is {getattr(config, field)}, but this network has one torso for all of "
+            f"{'separate_value is true' if config.separate_value else sees}, but this network has one torso for all of "
             "its heads: leave it out"
         )
     return build(observation_spec, config, WithHeads(config, predict))

@@ -47,19 +47,21 @@ def torsos_of(observation_spec: Any, torso: str) -> dict[str, str]:
             "try torso mlp"
         )
     for name, spec in leaves.items():
-        if chosen[name] != "mlp" and spec.dtype == np.uint8:
-            _check_channels_last(name, spec.shape)
+        if (
+            torso != "mlp"
+            and spec.dtype == np.uint8
+            and _has_channels_first(spec.shape)
+        ):
+            raise UserError(
+                f"observation{f' {name}' if name else ''} is bytes {spec.shape}, whose "
+                "channels are in front: images are [H, W, C]; move the axis in the "
+                "environment, or choose --network.torso mlp"
+            )
     return chosen
 
 
-def _check_channels_last(name: str, shape: Sequence[int]) -> None:
-    channels, *sides = shape
-    if channels <= FEW < min(sides) and min(sides) >= SMALLEST["shallow"]:
-        raise UserError(
-            f"observation{f' {name}' if name else ''} is bytes {shape}, whose channels are in "
-            "front: images are [H, W, C]; move the axis in the environment, or choose "
-            "--network.torso mlp"
-        )
+def _has_channels_first(shape: Sequence[int]) -> bool:
+    return len(shape) == 3 and shape[0] <= FEW and min(shape[1:]) >= SMALLEST["shallow"]
 
 
 def described(observation_spec: Any, torso: str) -> str:

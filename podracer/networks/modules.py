@@ -28,13 +28,6 @@ class Config:
     A3C (a3c), those of DQN and MonoBeast (shallow; three times a3c's operations), or
     IMPALA's deep network (resnet); auto takes shallow for large images and minatar for
     small ones. All other leaves go through one mlp, and with mlp the images too"""
-    share_images: bool = False
-    """images of one shape go through one torso, rather than each through its own"""
-    policy_sees: tuple[str, ...] = ()
-    """leaves of the observation that the policy sees, as `state` or `camera.pixels`; empty:
-    all. Another value_sees gives the value a torso and recurrent core of its own"""
-    value_sees: tuple[str, ...] = ()
-    """leaves of the observation that the value sees; empty: all"""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """number of units in each layer of an mlp torso"""
     activation: Literal["relu", "tanh"] = "relu"
@@ -66,6 +59,13 @@ class Config:
     """number of units in each layer of the recurrent core"""
     memory_layers: int = 1
     """number of layers of the recurrent core"""
+    share_images: bool = False
+    """images of one shape go through one torso, rather than each through its own"""
+    policy_sees: tuple[str, ...] = ()
+    """leaves of the observation that the policy sees, as `state` or `camera.pixels`; empty:
+    all. Another value_sees gives the value a torso and recurrent core of its own"""
+    value_sees: tuple[str, ...] = ()
+    """leaves of the observation that the value sees; empty: all"""
 
     def __post_init__(self):
         names = ("width", "depth", "memory_size", "memory_layers")

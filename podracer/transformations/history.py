@@ -81,8 +81,7 @@ def _frames(frame_spec: Any, tree: PyTree) -> PyTree:
 
 def _is_frame(frame_spec: Any, spec: specs.Array) -> bool:
     """Whether a leaf is stacked: the only one, if it has an axis, otherwise an image."""
-    axes = 1 if spec is frame_spec else 3
-    return len(spec.shape) >= axes
+    return len(spec.shape) > 0 if spec is frame_spec else len(spec.shape) == 3
 
 
 def _stacked(spec: specs.Array, num_frames: int) -> specs.Array:

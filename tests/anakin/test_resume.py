@@ -117,7 +117,7 @@ def test_another_configuration_is_refused(whole, flags, line, monkeypatch, capsy
     with pytest.raises(SystemExit) as stop:
         command.main()
     said = capsys.readouterr()
-    (text,) = (said.out + said.err).splitlines()
+    (text,) = said.err.splitlines()
     assert stop.value.code == 2 and line in text
     assert sorted(whole.glob("**/*")) == before
 

@@ -171,9 +171,10 @@ def test_one_torso_for_all_heads_has_one_view():
         networks.with_heads(SPEC, config, lambda features: features)
 
 
-def test_an_image_whose_channels_are_in_front_is_refused():
-    spec = specs.BoundedArray((4, 84, 84), np.uint8, 0, 255)
-    with pytest.raises(UserError, match=r"bytes \(4, 84, 84\), whose channels.*mlp$"):
+@pytest.mark.parametrize("channels", [1, 4])
+def test_an_image_whose_channels_are_in_front_is_refused(channels):
+    spec = specs.BoundedArray((channels, 84, 84), np.uint8, 0, 255)
+    with pytest.raises(UserError, match=r"bytes \(., 84, 84\), whose channels.*mlp$"):
         networks.actor_critic(spec, specs.DiscreteArray(2))
     networks.actor_critic(spec, specs.DiscreteArray(2), networks.Config("mlp"))
     flat = specs.BoundedArray(

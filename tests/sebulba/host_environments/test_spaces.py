@@ -20,7 +20,7 @@ from sebulba.host_environments.spaces import (
     "space",
     [
         spaces.MultiBinary(3),
-        spaces.Dict(left=spaces.Box(-1, 1)),
+        spaces.Dict(left=spaces.MultiBinary(2)),
         spaces.Box(np.arange(1, 41), np.arange(2, 42), dtype=int),
         spaces.Box(0, 2**40, dtype=np.int64),
     ],
