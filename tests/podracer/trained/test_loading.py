@@ -677,3 +677,19 @@ def test_what_the_policy_does_not_see_need_not_be_there(tmp_path, flags, capsys)
         podracer.load(folder, trust=True)({"privileged_state": np.zeros(2)})
     anakin_command.evaluate([str(folder), "--trust", "--episodes", "2"])
     assert "over 2 episodes" in capsys.readouterr().out
+
+
+def test_masks_and_a_privileged_critic_in_sebulba(tmp_path):
+    """What is forbidden would be rewarded with NaN, which stops a run."""
+    sees = "--network.policy-sees pixels state --network.value-sees state action_mask"
+    flags = f"--env jax:tests.environments:Mixed {SMALL} {sees} --total-steps 640"
+    flags += " --actor-cores 1 --learner-cores 1 --interface.normalize-observations"
+    folder = train(sebulba_command, tmp_path / "run", flags)
+    act = podracer.load(folder, trust=True, batch_size=4)
+    observation = {
+        "action_mask": np.eye(4, dtype=bool),
+        "pixels": np.zeros((4, 3, 3, 1), np.uint8),
+        "state": np.zeros((4, 2), np.float32),
+    }
+    np.testing.assert_array_equal(act(observation), [0, 1, 2, 3])
+    sebulba_command.evaluate([str(folder), "--trust", "--episodes", "2"])
