@@ -76,7 +76,7 @@ def names() -> list[str]:
 def make(name: str, time_limit: int | None = None, **options: Any) -> Navix:
     """The environment `name`; `options` go to its constructor.
 
-    The time limit is Navix's `max_steps`, by default 100. `observation_fn` is one of
+    The time limit is Navix's `max_steps`, whose default is its own. `observation_fn` is one of
     `navix.observations`, by default `symbolic`, the whole grid.
     """
     import navix
