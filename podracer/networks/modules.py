@@ -132,10 +132,8 @@ class Branch(nn.Module):
         config, observation = self.config, timesteps.observation
         if config.last_action:
             observation, last_action = observation
-        features = [
-            x.astype(jnp.promote_types(x.dtype, jnp.float32))
-            for x in encode(config, selected(observation, self.sees))
-        ]
+        seen = encode(config, selected(observation, self.sees))
+        features = [seen.astype(jnp.promote_types(seen.dtype, jnp.float32))]
         if config.last_reward:
             features.append(jnp.clip(timesteps.reward, -1.0, 1.0)[..., None])
         if config.last_action:
@@ -149,12 +147,15 @@ class Branch(nn.Module):
         return tuple(after), features
 
 
-def encode(config: Config, observation: PyTree) -> list[jax.Array]:
-    """Features [T, B, F] of each image [T, B, H, W, C], and of all other leaves together.
+def encode(config: Config, observation: PyTree) -> jax.Array:
+    """Features [T, B, F] of all leaves [T, B, ...].
 
-    Called in a module's `__call__`, to which the torsos' parameters belong.
+    Each image [T, B, H, W, C] goes through its torso, all other leaves through one together.
+    Where these are several, one more layer joins them: a head, which is linear, could not
+    tell what depends on two of them at once. Called in a module's `__call__`, to which the
+    torsos' parameters belong.
     """
-    images, others, torsos_of_images = [], [], {}
+    features, others, torsos_of_images = [], [], {}
     for number, leaf in enumerate(jax.tree.leaves(observation)):
         torso = encoders.torso_of(leaf.shape[2:], config.torso)
         if torso == "mlp":
@@ -163,10 +164,13 @@ def encode(config: Config, observation: PyTree) -> list[jax.Array]:
         shared = leaf.shape[2:] if config.share_images else number
         if shared not in torsos_of_images:
             torsos_of_images[shared] = nn.BatchApply(make_torso(config, torso))
-        images.append(torsos_of_images[shared](leaf))
+        features.append(torsos_of_images[shared](leaf))
     if others:
-        images.append(nn.BatchApply(make_torso(config, "mlp"))(others))
-    return images
+        features.append(nn.BatchApply(make_torso(config, "mlp"))(others))
+    if len(features) == 1:
+        return features[0]
+    joined = dataclasses.replace(config, hidden_sizes=config.hidden_sizes[-1:] or (64,))
+    return nn.BatchApply(make_torso(joined, "mlp"))(features)
 
 
 class WithHeads(nn.Module):

@@ -206,8 +206,7 @@ class VectorEncoder(nn.Module):
     def __call__(self, observation: PyTree) -> jax.Array:
         config = modules.Config(self.torso, (self.size,) * self.depth)
         rows = jax.tree.map(lambda x: x[None], observation)
-        features = modules.encode(config, rows)
-        return torsos.dense(self.size)(jnp.concatenate(features, -1)[0])
+        return torsos.dense(self.size)(modules.encode(config, rows)[0])
 
 
 class VectorTransition(nn.Module):

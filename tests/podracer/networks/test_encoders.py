@@ -86,7 +86,8 @@ def test_features_are_those_of_separate_torsos():
     ]
     vector = np.concatenate([flat(seen["kind"]), flat(seen["state"])], -1)
     parts.append(torsos.MLP((5,)).apply({"params": params["params"]["MLP_0"]}, vector))
-    expected = np.concatenate(parts, -1)
+    join = {"params": params["params"]["MLP_1"]}
+    expected = torsos.MLP((5,)).apply(join, np.concatenate(parts, -1))
     np.testing.assert_allclose(flat(np.asarray(features)), expected, atol=1e-5)
 
 
@@ -98,8 +99,8 @@ def test_images_of_one_shape_may_share_a_torso():
         params = jax.eval_shape(network.init, jax.random.key(0))
         return params["params"]["shared"].keys()
 
-    assert parameters() == {"Convolutions_0", "Convolutions_1", "MLP_0"}
-    assert parameters(share_images=True) == {"Convolutions_0", "MLP_0"}
+    assert parameters() == {"Convolutions_0", "Convolutions_1", "MLP_0", "MLP_1"}
+    assert parameters(share_images=True) == {"Convolutions_0", "MLP_0", "MLP_1"}
 
 
 def test_bytes_of_an_mlp_are_divided_by_255():
