@@ -91,6 +91,23 @@ def test_features_are_those_of_separate_torsos():
     np.testing.assert_allclose(flat(np.asarray(features)), expected, atol=1e-5)
 
 
+def test_a_value_may_depend_on_an_image_and_a_number_at_once():
+    """Where it is a sum of what each of them is worth, the differences are equal."""
+    network = networks.actor_critic(
+        SPEC, specs.DiscreteArray(2), networks.Config(hidden_sizes=(8,))
+    )
+    params, one, other = drawn(network.init), some_observation(), some_observation(1)
+
+    def values(**leaves):
+        timesteps = some_timesteps(one | leaves)
+        return network.unroll(params, network.initial_memory(3), timesteps).value
+
+    camera, state = {"camera": other["camera"]}, {"state": other["state"]}
+    difference = values() - values(**camera)
+    with_state = values(**state) - values(**camera, **state)
+    assert (abs(difference - with_state) > 1e-5).any()
+
+
 def test_images_of_one_shape_may_share_a_torso():
     def parameters(**config):
         network = networks.actor_critic(
