@@ -46,7 +46,7 @@ def with_heads(
 
     Raises UserError as `actor_critic` does for observations, and for a separate value.
     """
-    if len(config.branches) > 1:
+    if config.separate_value or config.value_sees:
         sees = f"value_sees is {config.value_sees}"
         raise UserError(
             f"{'separate_value is true' if config.separate_value else sees}, but this network has one torso for all of "

@@ -40,11 +40,10 @@ def torsos_of(observation_spec: Any, torso: str) -> dict[str, str]:
         )
     chosen = {name: torso_of(spec.shape, torso) for name, spec in leaves.items()}
     if torso not in ("auto", "mlp", *chosen.values()):
-        shapes = [spec.shape for spec in leaves.values()]
+        shapes = (f"{name} {spec.shape}".strip() for name, spec in leaves.items())
         raise UserError(
             f"torso is {torso}, for images [H, W, C] of at least {SMALLEST[torso]} pixels a "
-            f"side; the observation is {shapes[0] if len(shapes) == 1 else observation_spec}: "
-            "try torso mlp"
+            f"side; the observation is {', '.join(shapes)}: try torso mlp"
         )
     for name, spec in leaves.items():
         if (

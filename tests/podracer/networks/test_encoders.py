@@ -187,6 +187,17 @@ def test_one_torso_for_all_heads_has_one_view():
     config = networks.Config(value_sees=("state",))
     with pytest.raises(UserError, match=r"^value_sees is \('state',\).*leave it out$"):
         networks.with_heads(SPEC, config, lambda features: features)
+    config = networks.Config(hidden_sizes=(8,), policy_sees=("state",))
+    network = networks.with_heads(SPEC, config, lambda features: features)
+    params, memory = drawn(network.init), network.initial_memory(3)
+    observation, other = some_observation(), some_observation(1)
+    seen, hidden = (
+        network.unroll(params, memory, some_timesteps(observation | leaves))
+        for leaves in ({"state": other["state"]}, {"camera": other["camera"]})
+    )
+    before = network.unroll(params, memory, some_timesteps(observation))
+    np.testing.assert_array_equal(before, hidden)
+    assert (before != seen).any()
 
 
 @pytest.mark.parametrize("channels", [1, 4])
