@@ -18,10 +18,12 @@ import yaml
 
 import envs_jax
 from anakin.command.flags import Train as AnakinTrain
+from envs_jax import adapters
 from podracer import networks
 from podracer.agents import batch_ppo, impala, ppo
 from podracer.runs import sinks
 from sebulba.command.flags import Train as SebulbaTrain
+from sebulba.host_environments import options
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -135,6 +137,7 @@ def test_the_flags_for_newcomers_exist():
     right = re.findall(r"^\|[^|]*\|(.*)\|$", text, re.MULTILINE)
     flags = {flag for cell in right for flag in re.findall(r"--([a-z][a-z.-]+)", cell)}
     configs = AnakinTrain, SebulbaTrain, impala.Config, ppo.Config, batch_ppo.Config
+    configs += options.Options, adapters.PlaygroundOptions
     fields = {
         field.name
         for config in (*configs, networks.Config, sinks.Config)

@@ -18,6 +18,9 @@ class Options:
     """keyword arguments of the environment, as JSON: '{"size": 5}'"""
     max_episode_steps: int | None = None
     """environment steps before an episode is truncated; default: the environment's own"""
+    frame_stack: int = 1
+    """number of images that the agent sees at once: of a tree of observations its images are
+    stacked, of others the only array (gym:, dm:)"""
     action_mask: bool = False
     """observations have a field action_mask, from the environment's `info["action_mask"]` or
     its method `action_masks` (gym:): forbidden actions are not taken"""
@@ -31,8 +34,9 @@ class Options:
     def __post_init__(self):
         check_range("step_seconds", self.step_seconds, 0.001, LONGEST)
         check_range("start_seconds", self.start_seconds, 0.001, LONGEST)
-        if self.max_episode_steps is not None:
-            check_at_least_one(max_episode_steps=self.max_episode_steps)
+        check_at_least_one(
+            max_episode_steps=self.max_episode_steps, frame_stack=self.frame_stack
+        )
         json_object("arguments", self.arguments)
 
 
