@@ -56,8 +56,8 @@ class Configured(NamedTuple):
 
     def say_torsos(self, observation_spec: Any) -> None:
         """Prints which torso of our networks each leaf of an observation goes through."""
-        network = self.config.network
-        if isinstance(network, networks.Config) and not self.config.keep.quiet:
+        network, silent = self.config.network, self.config.keep.quiet or hosts.this()
+        if isinstance(network, networks.Config) and not silent:
             print(f"observation {encoders.described(observation_spec, network.torso)}")
 
     def make_agent(
