@@ -70,10 +70,6 @@ class Average(NamedTuple):
         """The sum of every leaf over the cores."""
         return self._together(jax.lax.psum, tree)
 
-    def largest(self, tree: Any) -> Any:
-        """The largest of every leaf over the cores."""
-        return self._together(jax.lax.pmax, tree)
-
     def all(self, flags: jax.Array) -> jax.Array:
         """Whether flags are true on every core, bool as `flags`."""
         # As a sum of floats, which XLA can combine with others; the mean of ones is not 1 on

@@ -26,7 +26,7 @@ METRICS = {
     "loss/reward": ("nat", "mean cross-entropy of predicted rewards per step"),
     "max_return": (
         "reward",
-        "largest absolute reward and value target, mean over updates",
+        "largest absolute reward and value target on a core, mean over updates and cores",
     ),
     "temperature": ("", "temperature of the visit counts when acting"),
 }

@@ -105,9 +105,8 @@ def make_agent(config: Config, network: Model, average: Average = AVERAGE) -> Ag
         progress = updates.astype(jnp.float32) * (
             steps / (config.total_steps or np.inf)
         )
-        largest = average.largest(
-            jnp.maximum(jnp.abs(rows.value).max(), jnp.abs(rows.reward).max())
-        )
+        # Of this core: the largest of all would be a collective of its own.
+        largest = jnp.maximum(jnp.abs(rows.value).max(), jnp.abs(rows.reward).max())
         metrics |= {
             "learning_rate": learning_rate,
             "temperature": actor_params(learner_state).temperature,

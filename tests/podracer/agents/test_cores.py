@@ -100,6 +100,8 @@ def updated(name, cores, **config):
 def test_an_update_and_its_metrics_are_those_of_one_core(name):
     one, two = (updated(name, cores) for cores in (1, 2))
     assert one[1].get("trained", 1.0) == 1.0
+    for _, metrics in (one, two):
+        metrics.pop("max_return", None)  # MuZero's is of a core
     for a, b in zip(one, two, strict=True):
         jax.tree.map(
             lambda x, y: np.testing.assert_allclose(x, y, rtol=3e-5, atol=1e-5), a, b
