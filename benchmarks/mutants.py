@@ -157,12 +157,14 @@ MUTANTS = (
     ),
     Mutant(f"{AGENTS}/pqn.py", "batch.mask.size * average.cores", "batch.mask.size"),
     Mutant(
-        f"{AGENTS}/impala.py", "return average.total(gradients)", "return gradients"
+        f"{AGENTS}/impala.py",
+        "= average.total((gradients, taken))",
+        "= gradients, taken",
     ),
     Mutant(
         f"{AGENTS}/impala.py",
-        "losses.means(sums, count, average(sums.taken))",
-        "losses.means(sums, 1, average(sums.taken))",
+        "losses.means(sums, count, taken)",
+        "losses.means(sums, 1, taken)",
     ),
     Mutant(
         f"{AGENTS}/batch_ppo/update.py", "padding.shape) + padding)", "padding.shape))"

@@ -97,8 +97,10 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
         rows = sequences((timesteps, outputs))
         gradients, sums = gradient_of_sum(loss, shared.params, rows, memory)
         count = timesteps.reward[1:].size
-        metrics = losses.means(sums, count, average(sums.taken))
-        gradients = reduced_over_cores(config, gradients, count, average)
+        gradients, taken = reduced_over_cores(
+            config, gradients, sums.taken, count, average
+        )
+        metrics = losses.means(sums, count, taken)
         learning_rate = optimizers.learning_rate(
             config, shared.updates, count * average.cores
         )
@@ -121,14 +123,16 @@ def make_agent(config: Config, network: Network, average: Average = AVERAGE) -> 
 
 
 def reduced_over_cores(
-    config: Config, gradients: PyTree, count: int, average: Average
-) -> PyTree:
-    """The gradient of the loss, from that of the sum over each core's `count` transitions."""
+    config: Config, gradients: PyTree, taken: jax.Array, count: int, average: Average
+) -> tuple[PyTree, jax.Array]:
+    """The gradient of the loss, from that of the sum over each core's `count` transitions,
+    and the mean of `taken`: in one collective."""
     if config.reduction == "sum":
-        return average.total(gradients)
+        gradients, taken = average.total((gradients, taken))
+        return gradients, taken / average.cores
     if config.reduction == "mean":
         gradients = jax.tree.map(lambda x: x / count, gradients)
-    return average(gradients)
+    return average((gradients, taken))
 
 
 def make_loss(config: Config, network: Network) -> Loss:

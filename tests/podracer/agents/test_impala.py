@@ -93,11 +93,14 @@ def test_a_reduction_is_of_the_gradient_of_a_sum(reduction, expected):
         def __call__(self, x):
             return x
 
+        cores = 4
+
         def total(self, x):
-            return 4.0 * x
+            return jax.tree.map(lambda leaf: 4.0 * leaf, x)
 
     config = impala.Config(reduction=reduction)
-    assert impala.reduced_over_cores(config, 3.0, 6, OfFour()) == expected
+    reduced = impala.reduced_over_cores(config, 3.0, 2.0, 6, OfFour())
+    assert reduced == (expected, 2.0)
 
 
 def test_presets_are_the_published_ones():
