@@ -20,9 +20,9 @@ class Jumanji:
 
     Observations are Jumanji's NamedTuples, with their action masks and step counts;
     `extras` are dropped. Where one mask is over all combinations of several choices, an
-    action is one of the combinations, and the mask is flat. Most of its environments report their own time limit as a
-    termination, with discount 0; a shorter `time_limit`, which `make` applies, is a
-    truncation.
+    action is one of the combinations, and the mask is flat. Most of its environments report
+    their own time limit as a termination, with discount 0; a shorter `time_limit`, which
+    `make` applies, is a truncation.
     """
 
     environment: Any
