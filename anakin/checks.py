@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from envs_jax.conformance import COPIES, check_structure
 from envs_jax.environment import Environment, ProtocolError
-from envs_jax.first_steps import check_first_steps, steps_of
+from envs_jax.first_steps import STEPS, check_first_steps
 from podracer.errors import UserError, check_at_least_one, check_range
 from podracer.training import memory
 
@@ -36,7 +36,7 @@ def check(
 def check_played(environment: Environment) -> None:
     """Raises UserError where the first timesteps break the protocol or their spec, and
     where these alone need more memory than there is."""
-    timesteps = COPIES * (steps_of(environment) + 1)
+    timesteps = COPIES * (STEPS + 1)
     memory.check_bytes(timesteps * memory.size_of(environment.observation_spec()))
     with in_one_line(": correct the environment or its observation_spec"):
         check_first_steps(environment)

@@ -40,17 +40,12 @@ def check_first_steps(environment: Environment) -> None:
         _check_first_steps(environment)
 
 
-def steps_of(environment: Environment) -> int:
-    """How many steps each copy plays: fewer where observations are large."""
-    specs = jax.tree.leaves(environment.observation_spec())
-    entries = sum(math.prod(spec.shape) for spec in specs)
-    return min(STEPS, max(2, MOST // (COPIES * max(1, entries))))
-
-
 @functools.lru_cache(maxsize=64)
 def _check_first_steps(environment: Environment) -> None:
     name = name_of(environment)
-    length = steps_of(environment)
+    specs = jax.tree.leaves(environment.observation_spec())
+    entries = sum(math.prod(spec.shape) for spec in specs)
+    length = min(STEPS, max(2, MOST // (COPIES * max(1, entries))))
     actions = random_actions(environment.action_spec(), length, 0)
     player = allowed_actions(environment)
 
