@@ -69,3 +69,7 @@ class Agent(NamedTuple):
     actor_step: Callable[..., tuple[PyTree, ActorOutput]]
     # the same without exploration: argmax, mean action, no search noise
     greedy_actor_step: Callable[..., tuple[PyTree, ActorOutput]]
+    # (key, learner_state, trajectory, weight [B]) -> (learner_state, metrics, priority [B]):
+    # `learner_step`, to which trajectory b counts weight[b] times; priority >= 0 is how much
+    # is left to learn from each. None: the agent cannot be given prioritized replay
+    weighted_step: Callable[..., tuple[LearnerState, Metrics, jax.Array]] | None = None

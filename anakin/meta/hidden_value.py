@@ -136,6 +136,7 @@ def beside(agent: Agent, value: Value) -> Agent:
     return agent._replace(
         initial_learner_state=initial_learner_state,
         learner_step=learner_step,
+        weighted_step=None,
         actor_params=actor_params,
     )
 

@@ -15,6 +15,7 @@ from podracer.agents.algorithm import Algorithm, Preset
 from podracer.errors import UserError, nearest
 from podracer.networks import masks
 from podracer.transformations import Interface, normalizer, ranges
+from podracer.transformations.learning import with_learning
 from podracer.transformations.replay import Config as Replay
 from podracer.transformations.replay import replay as replaying
 
@@ -241,12 +242,16 @@ def refuse_empty_masks(agent: Agent, observation_spec: Any, action_spec: Any) ->
     if nothing_allowed is None:
         return agent
 
-    def learner_step(key: Key, learner_state: Any, trajectory: Trajectory):
-        learner_state, metrics = agent.learner_step(key, learner_state, trajectory)
-        count = jnp.sum(nothing_allowed(trajectory.timesteps).astype(jnp.float32))
-        return learner_state, metrics | {NOTHING_ALLOWED: count}
+    def wrap(step: Callable) -> Callable:
+        def learn(key: Key, learner_state: Any, trajectory: Trajectory, *weight: Any):
+            results = step(key, learner_state, trajectory, *weight)
+            learner_state, metrics, *priority = results
+            count = jnp.sum(nothing_allowed(trajectory.timesteps).astype(jnp.float32))
+            return learner_state, metrics | {NOTHING_ALLOWED: count}, *priority
 
-    return agent._replace(learner_step=learner_step)
+        return learn
+
+    return with_learning(agent, wrap)
 
 
 def check_off_policy(chosen: Algorithm) -> None:

@@ -30,6 +30,7 @@ from podracer.agent import (
 from podracer.agents.algorithm import Preset
 from podracer.errors import check_ranges
 from podracer.learning import losses, minibatches, optimizers
+from podracer.learning.exploration import epsilon_after, explore
 from podracer.learning.gradients import Loss
 from podracer.networks import heads, masks, torsos
 from podracer.parallel import AVERAGE, Average
@@ -192,27 +193,6 @@ def make_loss(network: networks.Network) -> Loss:
         return losses.Terms(error, {}, batch.mask, {"value": value})
 
     return loss
-
-
-def explore(key: jax.Array, values: jax.Array, epsilon: jax.Array) -> jax.Array:
-    """The action of the largest of the values [A], or any with probability epsilon.
-
-    A value of -inf forbids its action.
-    """
-    chance, choice = jax.random.split(key)
-    allowed = jnp.cumsum(values > -jnp.inf)  # up to each action
-    anything = jnp.argmax(allowed > jax.random.randint(choice, (), 0, allowed[-1]))
-    random = jax.random.uniform(chance) < epsilon
-    return jnp.where(random, anything, jnp.argmax(values))
-
-
-def epsilon_after(config: Config, steps: Any) -> jax.Array:
-    """The probability of a random action after so many environment steps."""
-    duration = config.exploration_share * (config.total_steps or 0)
-    share = jnp.minimum(steps / duration, 1.0) if duration else 1.0
-    return jnp.float32(
-        config.initial_epsilon + share * (config.epsilon - config.initial_epsilon)
-    )
 
 
 def make_network(

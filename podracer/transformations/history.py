@@ -15,6 +15,7 @@ from dm_env import specs
 from podracer.agent import Agent, PyTree, Trajectory, with_last
 from podracer.errors import UserError
 from podracer.observations import each
+from podracer.transformations.learning import learning_from
 
 
 def stack_frames(agent: Agent, num_frames: int, frame_spec: Any) -> Agent:
@@ -159,12 +160,3 @@ def remember(agent: Agent, initial: Callable, see: Callable, acted: Callable) ->
         actor_step=acting(agent.actor_step),
         greedy_actor_step=acting(agent.greedy_actor_step),
     )
-
-
-def learning_from(agent: Agent, seen: Callable[[Trajectory], Trajectory]) -> Agent:
-    """An agent that learns from `seen(trajectory)`."""
-
-    def learner_step(key, learner_state, trajectory):
-        return agent.learner_step(key, learner_state, seen(trajectory))
-
-    return agent._replace(learner_step=learner_step)

@@ -274,23 +274,31 @@ def _with_statistics(
 
         return step
 
-    def learner_step(key, learner_state, trajectory):
-        statistics, inner = parts(learner_state)
-        inner, metrics = seeing(statistics).learner_step(key, inner, trajectory)
-        # The last timestep is the first of the next trajectory, and is counted there.
-        timesteps = jax.tree.map(lambda x: x[:-1], trajectory.timesteps)
-        batch, mask = samples(trajectory.actor_state[0], timesteps)
-        statistics = update(statistics, batch, average, mask)
-        # Clipping hides an infinity from the losses; these metrics still stop the run.
-        scales, _ = ravel_pytree(scale(statistics))
-        metrics |= {f"{name}_scale": jnp.mean(scales)} | beyond(name, batch, spec, mask)
-        learner_state = LearnerState(Normalized(statistics, inner.shared), inner.local)
-        return learner_state, metrics
+    def learning(choose):
+        def step(key, learner_state, trajectory, *weight):
+            statistics, inner = parts(learner_state)
+            learn = choose(seeing(statistics))
+            inner, metrics, *priority = learn(key, inner, trajectory, *weight)
+            # The last timestep is the first of the next trajectory, and is counted there.
+            timesteps = jax.tree.map(lambda x: x[:-1], trajectory.timesteps)
+            batch, mask = samples(trajectory.actor_state[0], timesteps)
+            statistics = update(statistics, batch, average, mask)
+            # Clipping hides an infinity from the losses; these metrics still stop the run.
+            scales, _ = ravel_pytree(scale(statistics))
+            metrics |= {f"{name}_scale": jnp.mean(scales)}
+            metrics |= beyond(name, batch, spec, mask)
+            shared = Normalized(statistics, inner.shared)
+            return LearnerState(shared, inner.local), metrics, *priority
+
+        return step
 
     return agent._replace(
         initial_learner_state=initial_learner_state,
-        learner_step=learner_step,
+        learner_step=learning(lambda agent: agent.learner_step),
         actor_params=actor_params,
         actor_step=acting(lambda agent: agent.actor_step),
         greedy_actor_step=acting(lambda agent: agent.greedy_actor_step),
+        weighted_step=(
+            learning(lambda agent: agent.weighted_step) if agent.weighted_step else None
+        ),
     )

@@ -12,7 +12,8 @@ from dm_env import specs
 from podracer.agent import ActorOutput, Agent, PyTree, Trajectory
 from podracer.errors import UserError
 from podracer.observations import each, quantities
-from podracer.transformations.history import learning_from, remember
+from podracer.transformations.history import remember
+from podracer.transformations.learning import learning_from
 
 
 def scaled_spec(spec: Any) -> Any:

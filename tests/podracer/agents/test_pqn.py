@@ -15,6 +15,7 @@ from podracer.agent import ActorOutput, Trajectory
 from podracer.agents import pqn
 from podracer.errors import UserError
 from podracer.learning import losses
+from podracer.learning.exploration import epsilon_after, explore
 from podracer.networks import heads
 from podracer.parallel import AVERAGE
 from tests.jitted import jitted, jitted_network
@@ -185,9 +186,9 @@ def test_what_follows_an_end_is_not_learned():
 
 def test_epsilon_decays_over_its_share_of_the_run():
     config = pqn.Config(total_steps=1_000, exploration_share=0.2, epsilon=0.1)
-    got = [float(pqn.epsilon_after(config, x)) for x in (0.0, 100.0, 200.0, 900.0)]
+    got = [float(epsilon_after(config, x)) for x in (0.0, 100.0, 200.0, 900.0)]
     np.testing.assert_allclose(got, [1.0, 0.55, 0.1, 0.1], rtol=1e-6)
-    assert pqn.epsilon_after(pqn.Config(epsilon=0.3), 0.0) == jnp.float32(0.3)
+    assert epsilon_after(pqn.Config(epsilon=0.3), 0.0) == jnp.float32(0.3)
 
 
 def test_the_steps_of_all_cores_count():
@@ -223,8 +224,8 @@ def test_actors_explore_as_the_learner_has_counted():
 def test_actions_are_random_as_often_as_epsilon_says(epsilon):
     values, count = jnp.array([0.1, 3.0, -2.0]), 20_000
     keys = jax.random.split(jax.random.key(0), count)
-    explore = jax.jit(jax.vmap(pqn.explore, (0, None, None)))
-    actions = explore(keys, values, epsilon)
+    choose = jax.jit(jax.vmap(explore, (0, None, None)))
+    actions = choose(keys, values, epsilon)
     shares = np.bincount(np.asarray(actions), minlength=3) / count
     expected = np.full(3, epsilon / 3) + (1 - epsilon) * np.array([0.0, 1.0, 0.0])
     np.testing.assert_allclose(shares, expected, atol=0.015)

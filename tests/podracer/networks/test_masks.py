@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from podracer import networks
 from podracer.agents import disco, lpg, pqn
 from podracer.errors import UserError
+from podracer.learning.exploration import explore
 from podracer.networks import action_model, masks
 from podracer.networks.policies import (
     Categorical,
@@ -179,10 +180,10 @@ def test_where_nothing_is_allowed_is_found_before_an_end():
 def test_a_random_action_of_pqn_is_one_that_is_allowed():
     keys = jax.random.split(jax.random.key(0), 3000)
     values = jnp.array([-jnp.inf, 1.0, -jnp.inf, 2.0, 0.5])
-    actions = jax.vmap(pqn.explore, (0, None, None))(keys, values, 1.0)
+    actions = jax.vmap(explore, (0, None, None))(keys, values, 1.0)
     shares = np.bincount(actions, minlength=5) / 3000
     np.testing.assert_allclose(shares, [0, 1 / 3, 0, 1 / 3, 1 / 3], atol=0.04)
-    assert (jax.vmap(pqn.explore, (0, None, None))(keys, values, 0.0) == 3).all()
+    assert (jax.vmap(explore, (0, None, None))(keys, values, 0.0) == 3).all()
 
 
 COMPOSITE = {
