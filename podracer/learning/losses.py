@@ -126,6 +126,27 @@ def lambda_returns(
     )
 
 
+def value_error(values: jax.Array, target: jax.Array) -> jax.Array:
+    """Half the squared error [...] of values [..., 1] to targets [..., 1].
+
+    Of several quantiles [..., Q], the quantile Huber loss to those of the target (Dabney et
+    al. 2017, arXiv:1710.10044, equation 10): their sum of means over the target's.
+    """
+    target = jax.lax.stop_gradient(target)
+    if values.shape[-1] == 1:
+        return 0.5 * jnp.square(values - target)[..., 0]
+    count = values.shape[-1]
+    share = (jnp.arange(count) + 0.5) / count  # the middle of each quantile
+    difference = (
+        target[..., None, :] - values[..., :, None]
+    )  # [..., Q, Q of the target]
+    size = jnp.abs(difference)
+    huber = jnp.where(size <= 1.0, 0.5 * jnp.square(size), size - 0.5)
+    below = (difference < 0.0).astype(jnp.float32)
+    weight = jnp.abs(share.reshape(*(1,) * (values.ndim - 1), -1, 1) - below)
+    return jnp.sum(jnp.mean(weight * huber, -1), -1)
+
+
 def standardize(x: jax.Array, weight: jax.Array, average: Average) -> jax.Array:
     """x with weighted mean 0 and standard deviation 1 over all cores; 0 without weight."""
     count, total = average.total((jnp.sum(weight), jnp.sum(weight * x)))

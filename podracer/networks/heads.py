@@ -107,9 +107,7 @@ class PolicyHead(nn.Module):
 
     @nn.compact
     def __call__(self, features: jax.Array) -> Policy:
-        init = nn.initializers.variance_scaling(
-            self.config.init_scale, "fan_in", "truncated_normal"
-        )
+        init = scaled_init(self.config.init_scale)
         outputs = dense(sum(self.sizes), kernel_init=init)(features)
         if self.kind == "one of":
             return Categorical(outputs)
@@ -131,6 +129,11 @@ class PolicyHead(nn.Module):
             return function(layer(features))
         value = function(self.param("deviation", start, self.sizes))
         return jnp.broadcast_to(value, (*features.shape[:-1], *self.sizes))
+
+
+def scaled_init(scale: float) -> nn.initializers.Initializer:
+    """Weights whose outputs have this variance, for features of variance 1."""
+    return nn.initializers.variance_scaling(scale, "fan_in", "truncated_normal")
 
 
 def positive_function(config: Config) -> tuple[Callable, Callable]:

@@ -111,14 +111,13 @@ class TanhGaussian(NamedTuple):
     def sample(self, keys: jax.Array) -> jax.Array:
         return _squash(Gaussian(*self).sample(keys))
 
-    def reparametrized(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def reparametrized(self, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
         """An action [..., D] and its log-probability [...], differentiable in the policy.
 
         The probability is that of the value before tanh, which the action forgets near its
-        bounds (soft actor-critic, arXiv:1801.01290, appendix C). One key for all leading
-        axes.
+        bounds (soft actor-critic, arXiv:1801.01290, appendix C). `noise` [..., D] is of a
+        standard normal distribution.
         """
-        noise = jax.random.normal(key, self.mean.shape, self.mean.dtype)
         before = self.mean + self.deviation * noise
         log_prob = jax.scipy.stats.norm.logpdf(noise) - jnp.log(self.deviation)
         return _squash(before), jnp.sum(log_prob - _log_slope(before), -1)
