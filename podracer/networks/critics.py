@@ -130,7 +130,7 @@ def errors(values: jax.Array, target: jax.Array, mask: jax.Array) -> jax.Array:
 
     The mean over time of the mean absolute difference; `mask` [T, B] is 0 where void.
     """
-    differences = jnp.abs(jnp.mean(values, -1) - jnp.mean(target, -1))
+    differences = jnp.abs(jnp.mean(values, -1) - jnp.mean(target, -1)[None])
     return jnp.mean(mask * jnp.mean(differences, 0), 0)
 
 

@@ -24,6 +24,8 @@ from podracer.agents import (
     muzero,
     ppo,
     pqn,
+    sac,
+    td3,
 )
 from podracer.metrics import tally
 from podracer.networks import action_model, world_model
@@ -55,6 +57,7 @@ PREDICTING = lpg.NetworkConfig(hidden_sizes=(8,), prediction_size=4)
 PENDULUM = TimeLimit(Pendulum(), 5)
 MUZERO = muzero.Config(num_simulations=3, unroll_steps=2, learning_rate=1e-6)
 MODEL = world_model.Config(hidden_size=8)
+SAC, TD3 = sac.NetworkConfig(hidden_sizes=(8,)), td3.NetworkConfig(hidden_sizes=(8,))
 CASES = {
     "ppo": (ppo, PPO, NETWORK, Interface(), Catch()),
     "ppo-recurrent": (ppo, PPO, RECURRENT, Interface(), Catch()),
@@ -66,7 +69,10 @@ CASES = {
     "pqn": (pqn, PQN, NORMED, Interface(), Catch()),
     "batch_ppo": (batch_ppo, BATCH_PPO, NETWORK, Interface(), PENDULUM),
     "muzero": (muzero, MUZERO, MODEL, Interface(), Catch()),
+    "sac": (sac, sac.Config(), SAC, Interface(), PENDULUM),
+    "td3": (td3, td3.Config(policy_delay=1), TD3, Interface(), PENDULUM),
 }
+NOISY = ("sac", "td3")  # learn with noise that each core draws for itself
 
 
 def make(case, sees=None, **config):
@@ -117,7 +123,11 @@ OLDEST = ("ppo-continuous", "batch_ppo")
 # Another case of the same agents, or an agent whose programs compile for half a minute.
 SLOW = ("ppo-recurrent", "impala-continuous", "disco", "muzero")
 MARKS = {x: pytest.mark.core for x in OLDEST} | {x: pytest.mark.slow for x in SLOW}
-MARKED = [pytest.param(x, marks=[MARKS[x]] if x in MARKS else []) for x in CASES]
+MARKED = [
+    pytest.param(x, marks=[MARKS[x]] if x in MARKS else [])
+    for x in CASES
+    if x not in NOISY
+]
 
 
 @pytest.mark.parametrize("case", MARKED)
@@ -180,12 +190,19 @@ def test_the_last_reward_that_a_network_sees_is_the_one_it_acted_on(
 
 
 @pytest.mark.core
-def test_cores_shuffle_for_themselves_and_average_every_minibatch():
+@pytest.mark.parametrize(
+    ("case", "config"),
+    [("ppo", {"epochs": 2, "minibatches": 2}), ("sac", {}), ("td3", {})],
+    ids=["ppo", "sac", "td3"],
+)
+def test_cores_draw_for_themselves_and_average_every_gradient(case, config):
     """What N cores do, one can: as N maps over an axis of that name."""
-    config = {"epochs": 2, "minibatches": 2}
-    got = trained("ppo", 4, updates=1, **config).learner.shared.params
+    got = trained(case, 4, updates=1, **config).learner.shared.params
+    for leaf in jax.tree.leaves(got):
+        copies = [np.asarray(x.data) for x in leaf.addressable_shards]
+        assert all((x == copies[0]).all() for x in copies)
 
-    agent, environment = make("ppo", **config)
+    agent, environment = make(case, **config)
 
     def core(index):
         state = training.initial_state(jax.random.key(0), index, agent, environment)

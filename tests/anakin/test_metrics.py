@@ -22,7 +22,8 @@ CHANGES = {  # fields without a usable default
 NETWORKS = {"lpg": {"prediction_size": 4}}
 DISCRETE = ("pqn", "lpg", "disco", "muzero")
 
-CASES = {(name, "catch"): Catch() for name in AGENTS}
+CONTINUOUS = ("sac", "td3")
+CASES = {(name, "catch"): Catch() for name in AGENTS if name not in CONTINUOUS}
 CASES |= {(name, "pendulum"): Pendulum() for name in AGENTS if name not in DISCRETE}
 
 
