@@ -1,10 +1,9 @@
 """Prioritized replay: which slots of a ring are sampled (Schaul et al., arXiv:1511.05952).
 
 A slot's mass is its priority to the power of `replay.priority`, and 0 where nothing was ever
-kept: those are the last ones. Slots are sampled in proportion to their masses.
+kept: those are the last ones. Slots are sampled in proportion to their masses. M, the number
+of masses, is that of slots, rounded up so that they form equal blocks.
 """
-
-import math
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +14,9 @@ LEAST = 1e-6  # of a priority, so that every trajectory may be sampled
 
 
 def empty(slots: int) -> jax.Array:
-    """Masses [slots] of a ring in which nothing is kept."""
-    return jnp.zeros(slots, jnp.float32)
+    """The masses [M] of a ring of that many slots in which nothing is kept."""
+    width = _width(slots)
+    return jnp.zeros(-(-slots // width) * width, jnp.float32)
 
 
 def with_new(masses: jax.Array, slots: jax.Array) -> jax.Array:
@@ -36,17 +36,17 @@ def sample(key: Key, masses: jax.Array, filled: jax.Array, count: int) -> jax.Ar
 
     Args:
       key: a random key.
-      masses: [slots].
+      masses: [M].
       filled: number of slots in use, which are the first ones and at least one. Whatever
         rounding does, no other is sampled.
       count: number of slots to sample.
     """
-    blocks = _in_blocks(masses)
-    width, last = blocks.shape[1], filled - 1
+    width, last = _width(masses.size), filled - 1
+    blocks = masses.reshape(-1, width)
     of_block, of_slot = jax.random.uniform(key, (2, count))
-    block = _chosen(of_block, jnp.sum(blocks, axis=1))
+    block = _chosen(of_block, jnp.sum(blocks, axis=1)[None])
     block = jnp.minimum(block, last // width)
-    slot = jax.vmap(_chosen)(of_slot, blocks[block])
+    slot = _chosen(of_slot, blocks[block])
     return jnp.minimum(block * width + slot, last)
 
 
@@ -68,14 +68,18 @@ def updated(
     return masses.at[slots].set(0.0).at[slots].max(new)
 
 
-def _in_blocks(masses: jax.Array) -> jax.Array:
-    """[blocks, width], both about the square root of the number of slots."""
-    width = math.isqrt(masses.size - 1) + 1
-    blocks = -(-masses.size // width)
-    return jnp.pad(masses, (0, blocks * width - masses.size)).reshape(blocks, width)
+def _width(slots: int) -> int:
+    """The size of a block: a power of two, whose square is not below the number of slots.
+
+    It is the same for M as for the slots that M comes from.
+    """
+    return 1 << -(-(slots - 1).bit_length() // 2)
 
 
-def _chosen(number: jax.Array, masses: jax.Array) -> jax.Array:
-    """The places in `masses` [N] that numbers from 0 to 1 stand for, 1 excluded."""
-    until = jnp.cumsum(masses)
-    return jnp.sum(until <= number[..., None] * until[-1], axis=-1)
+def _chosen(numbers: jax.Array, masses: jax.Array) -> jax.Array:
+    """The place in a row of `masses` that each number [N] from 0 to 1, 1 excluded, stands for.
+
+    Rows are [N, masses], or a single one for all numbers.
+    """
+    until = jnp.cumsum(masses, axis=1)
+    return jnp.sum(until <= numbers[:, None] * until[:, -1:], axis=1)
