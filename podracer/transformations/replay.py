@@ -114,7 +114,14 @@ class Local(NamedTuple):
 
     ring: Ring
     agent: PyTree  # the inner agent's
-    masses: PyTree = ()  # float32 [slots], see `priorities`; (): sampling is uniform
+
+
+class Prioritized(NamedTuple):
+    """The same with priorities, of another structure so that a checkpoint has either."""
+
+    ring: Ring
+    agent: PyTree
+    masses: jax.Array  # float32 [M], see `priorities`
 
 
 def replay(
@@ -163,8 +170,10 @@ def replay(
         shared, local = agent.initial_learner_state(key)
         kind = shapes(agent, observation_spec, unroll_length)
         slots = config.slots(average.cores)
-        masses = priorities.empty(slots) if config.priority else ()
-        return LearnerState(shared, Local(rings.empty(kind, slots), local, masses))
+        local = Local(rings.empty(kind, slots), local)
+        if config.priority:
+            local = Prioritized(*local, priorities.empty(slots))
+        return LearnerState(shared, local)
 
     def actor_params(learner_state):
         return agent.actor_params(_inner(learner_state))
@@ -174,9 +183,10 @@ def replay(
         batch_size = trajectory.timesteps.reward.shape[1]
         count = config.samples(batch_size)
 
-        masses = learner_state.local.masses
+        masses = ()
         if config.priority:
-            masses = priorities.with_new(masses, rings.newest(ring, batch_size))
+            newest = rings.newest(ring, batch_size)
+            masses = priorities.with_new(learner_state.local.masses, newest)
 
         def update(state: _Learning, key: Key) -> tuple[_Learning, Metrics]:
             sample_key, learn_key = jax.random.split(key)
@@ -216,7 +226,10 @@ def replay(
             "trained": jnp.float32(enough),
             "replay_filled": ring.filled / rings.size(ring),
         }
-        return LearnerState(inner.shared, Local(ring, inner.local, masses)), metrics
+        local = Local(ring, inner.local)
+        if config.priority:
+            local = Prioritized(*local, masses)
+        return LearnerState(inner.shared, local), metrics
 
     return agent._replace(
         initial_learner_state=initial_learner_state,
@@ -247,7 +260,7 @@ class _Learning(NamedTuple):
     """What an update changes."""
 
     inner: LearnerState  # of the inner agent
-    masses: PyTree  # as in `Local`
+    masses: PyTree  # as in `Prioritized`, or ()
 
 
 def _inner(learner_state: LearnerState) -> LearnerState:
