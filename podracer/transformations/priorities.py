@@ -45,7 +45,6 @@ def sample(key: Key, masses: jax.Array, filled: jax.Array, count: int) -> jax.Ar
     blocks = masses.reshape(-1, width)
     of_block, of_slot = jax.random.uniform(key, (2, count))
     block = _chosen(of_block, jnp.sum(blocks, axis=1)[None])
-    block = jnp.minimum(block, last // width)
     slot = _chosen(of_slot, blocks[block])
     return jnp.minimum(block * width + slot, last)
 

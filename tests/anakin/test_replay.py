@@ -158,13 +158,13 @@ def test_it_resumes_bit_for_bit_and_on_other_cores_with_empty_rings(
         assert in_use.tolist() == 4 * [2 * BATCH // 4]
 
 
-def test_a_run_with_replay_is_loaded_without(tmp_path, monkeypatch):
+def test_a_run_with_replay_is_loaded_without(tmp_path, monkeypatch, capsys):
     folder, sizes = tmp_path / "run", "--batch-size 8 --unroll-length 3 --cores 2"
     flags = f"--env catch {sizes} --network.hidden-sizes 8 --total-steps 240"
     monkeypatch.setattr(command.parallel, "use_cpu_cores", lambda *_, **__: None)
-    command.train(
-        [*flags.split(), "--replay.capacity=64", "--quiet", f"--run={folder}"]
-    )
+    command.train([*flags.split(), "--replay.capacity=64", f"--run={folder}"])
+    said = "replay: 64 trajectories of 896 bytes, 28 KiB on each of 2 learner cores\n"
+    assert said in capsys.readouterr().out
     file = folder / "config.json"
     description = json.loads(file.read_text())
     assert description["config"]["train"]["replay"]["capacity"] == 64
