@@ -125,6 +125,34 @@ CONTROL = tuple(
     )
 )
 
+REPLAY = (
+    *(
+        Task(
+            "pendulum-replay",
+            name,
+            f"anakin train --agent {agent} --preset pendulum --env pendulum"
+            f" {STEPS} 20_000 --cores 1",
+            -150,
+            together=True,
+        )
+        for name, agent in (("SAC", "sac"), ("TD3", "td3"))
+    ),
+    *(
+        Task(
+            f"{group}-replay",
+            name,
+            f"sebulba train --agent {agent} --preset mujoco --env {env}"
+            f" {STEPS} 1_000_000",
+        )
+        for group, env in (
+            ("cheetah", "HalfCheetah-v4"),
+            ("walker", "Walker2d-v4"),
+            ("hopper", "Hopper-v4"),
+        )
+        for name, agent in (("SAC", "sac"), ("TD3", "td3"))
+    ),
+)
+
 MINATAR = (
     *(
         Task(
@@ -258,4 +286,4 @@ BUILT_IN = (  # one for each environment of envs_jax, the slowest last
     _built_in("memory-chain", "PPO, LSTM", f"{SMALL} {LSTM}", "500_000"),
 )
 
-TASKS = *FIRST, *MEMORY, *CONTROL, *MINATAR, *PQN, *RULES, *PONG, *BUILT_IN
+TASKS = *FIRST, *MEMORY, *CONTROL, *REPLAY, *MINATAR, *PQN, *RULES, *PONG, *BUILT_IN

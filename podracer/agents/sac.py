@@ -271,33 +271,28 @@ def make_network(
     )
 
 
-# Unrolls of 8 store less than single transitions do: of Pendulum 35 bytes each rather than 56.
-# An update for each step, from 256 transitions: 32 trajectories.
-_EACH_STEP = Replay(
+# An update for each step, from 256 transitions: 32 trajectories. Unrolls of 8 store less than
+# single transitions do: of Pendulum 35 bytes each rather than 56.
+EACH_STEP = Replay(
     capacity=2**17,  # 1,048,576 transitions
     samples_per_insert=256.0,
     minimum_fill=640,
     fresh=False,
     updates=64,
 )
+_NONE = Preset(
+    Config(), unroll_length=8, batch_size=8, replay=EACH_STEP, threads_per_core=1
+)
 PRESETS = {
+    "none": _NONE,
     # ours
-    "pendulum": Preset(
-        Config(learning_rate=1e-3, critic_learning_rate=1e-3),
-        unroll_length=8,
-        batch_size=8,
-        replay=dataclasses.replace(_EACH_STEP, capacity=2**13, minimum_fill=64),
-        threads_per_core=1,
+    "pendulum": _NONE._replace(
+        config=Config(learning_rate=1e-3, critic_learning_rate=1e-3),
+        replay=dataclasses.replace(EACH_STEP, capacity=2**13, minimum_fill=64),
     ),
     # Haarnoja et al. 2018, table 1, with the critics' learning rate and the 5,000 first steps
     # of CleanRL (docs.cleanrl.dev/rl-algorithms/sac), whose results are the best known
-    "mujoco": Preset(
-        Config(critic_learning_rate=1e-3),
-        unroll_length=8,
-        batch_size=8,
-        replay=_EACH_STEP,
-        threads_per_core=1,
-    ),
+    "mujoco": _NONE._replace(config=Config(critic_learning_rate=1e-3)),
     # For thousands of environments: large batches, few updates, distributional critics,
     # normalized layers and observations, a fast target. The sizes are FastTD3's
     # (arXiv:2505.22642); quantiles, which need no bounds, in place of its C51

@@ -275,16 +275,17 @@ def make_network(
     )
 
 
+_NONE = sac.PRESETS["none"]._replace(config=Config())
 PRESETS = {
+    "none": _NONE,
     # ours
     "pendulum": sac.PRESETS["pendulum"]._replace(
-        config=Config(learning_rate=1e-3, critic_learning_rate=1e-3), network=None
+        config=Config(learning_rate=1e-3, critic_learning_rate=1e-3)
     ),
     # Fujimoto et al. 2018, appendix C, with the batches of 256 of their published code, whose
     # 25,000 first steps are random
-    "mujoco": sac.PRESETS["mujoco"]._replace(
-        config=Config(),
-        replay=dataclasses.replace(sac.PRESETS["mujoco"].replay, minimum_fill=3136),
+    "mujoco": _NONE._replace(
+        replay=dataclasses.replace(sac.EACH_STEP, minimum_fill=3136)
     ),
     # FastTD3 (arXiv:2505.22642), with quantiles, which need no bounds, in place of its C51
     "parallel": sac.PRESETS["parallel"]._replace(
