@@ -67,6 +67,9 @@ TESTS = {  # of the part, the quickest first: the first that fails ends the run
         "tests/podracer/transformations/test_history.py",
     ),
     f"{TRANSFORMATIONS}/replay.py": ("tests/podracer/transformations/test_replay.py",),
+    f"{TRANSFORMATIONS}/priorities.py": (
+        "tests/podracer/transformations/test_priorities.py",
+    ),
     f"{AGENTS}/ppo.py": ("tests/podracer/agents/test_ppo.py",),
     f"{AGENTS}/pqn.py": ("tests/podracer/agents/test_pqn.py",),
     f"{AGENTS}/impala.py": ("tests/podracer/agents/test_impala.py",),
@@ -145,6 +148,16 @@ MUTANTS = (
     ),
     Mutant(
         f"{TRANSFORMATIONS}/replay.py", "jnp.mean(x, axis=0), metrics", "x[0], metrics"
+    ),
+    Mutant(
+        f"{TRANSFORMATIONS}/replay.py",
+        "priorities.sample(sample_key, state.masses",
+        "priorities.sample(sample_key, masses",
+    ),
+    Mutant(
+        f"{TRANSFORMATIONS}/priorities.py",
+        ".at[slots].set(0.0).at[slots].max(new)",
+        ".at[slots].set(new)",
     ),
     Mutant(f"{AGENTS}/ppo.py", "target = advantage + value", "target = advantage"),
     Mutant(
