@@ -15,7 +15,7 @@ from jax.sharding import SingleDeviceSharding
 from anakin import meta_gradient
 from anakin import planning as anakin
 from anakin.meta import lpg as meta_lpg
-from envs_jax import Catch
+from envs_jax import Catch, MountainCarContinuous
 from envs_jax.lpg import TaskDistribution
 from podracer.agents import (
     AGENTS,
@@ -28,6 +28,8 @@ from podracer.agents import (
     muzero,
     ppo,
     pqn,
+    sac,
+    td3,
 )
 from podracer.kernels import compiler_options
 from podracer.kernels.xla import ORDER
@@ -60,7 +62,10 @@ CONFIGS = {
     "muzero": muzero.Config(total_steps=10**9, num_simulations=4, unroll_steps=2),
     "lpg": lpg.Config(update_rule=returns_rule()),
     "disco": disco.Config(update_rule=random_rule()),
+    "sac": sac.Config(),
+    "td3": td3.Config(),
 }
+CONTINUOUS = ("sac", "td3")
 # Of an update: gradients, each averaged as one tree; and what else is averaged there
 # (advantages' moments; the rule's moments and its lifetime's input; a KL, normalizers and
 # whether enough episodes have finished).
@@ -72,6 +77,8 @@ GRADIENTS = {
     "muzero": 1,
     "lpg": 1,
     "disco": 1,
+    "sac": 1,
+    "td3": 2,  # of the critics and of the policy
 }
 OTHERS = {
     "impala": 0,
@@ -81,6 +88,8 @@ OTHERS = {
     "muzero": 0,
     "lpg": 0,
     "disco": 2,
+    "sac": 0,
+    "td3": 0,
 }
 SMALL = {"hidden_sizes": (32,)}
 SIZES = {
@@ -108,8 +117,13 @@ def slice_of(place):
     return (gpu if place in GPUS else tpu).make_slice(place)
 
 
+def environment_of(name):
+    return MountainCarContinuous() if name in CONTINUOUS else Catch()
+
+
 def make_agent(name):
-    observation, action = Catch().observation_spec(), Catch().action_spec()
+    environment = environment_of(name)
+    observation, action = environment.observation_spec(), environment.action_spec()
     make_network, default = from_flags.network_maker(None, algorithm.of(AGENTS[name]))
     network = dataclasses.replace(default, **SIZES.get(name, SMALL))
     network = make_network(observation, action, network)
@@ -119,6 +133,7 @@ def make_agent(name):
 def gradient_bytes(name):
     state = make_agent(name).initial_learner_state
     params = jax.eval_shape(state, jax.random.key(0)).shared.params
+    params = params.policy if name == "td3" else params  # the smaller of its two
     return 4 * sum(x.size for x in jax.tree.leaves(params))
 
 
@@ -168,7 +183,7 @@ def test_anakin(name, place):
     cores = slice_of(place).cores
     start, call = anakin.programs(
         make_agent(name),
-        Catch(),
+        environment_of(name),
         cores,
         batch_size=8 * len(cores),
         unroll_length=UNROLL_LENGTH,
@@ -212,8 +227,9 @@ def test_sebulba(name, place):
     slice = slice_of(place)
     hosts = [split(cores) for cores in slice.hosts]
     learners = [core for host in hosts for core in host.learners]
+    env = "jax:mountain-car-continuous" if name in CONTINUOUS else "jax:catch"
     environment = host_environments.make(
-        "jax:catch", 48, 0, 1, host_environments.default_options("jax:catch")
+        env, 48, 0, 1, host_environments.default_options(env)
     )
     made = sebulba.programs(
         make_agent(name),
