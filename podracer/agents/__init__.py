@@ -2,5 +2,5 @@
 
 from importlib import import_module
 
-NAMES = ("impala", "ppo", "batch_ppo", "pqn", "muzero", "lpg", "disco")
+NAMES = ("impala", "ppo", "batch_ppo", "pqn", "dqn", "muzero", "lpg", "disco")
 AGENTS = {name: import_module(f"podracer.agents.{name}") for name in NAMES}
