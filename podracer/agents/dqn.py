@@ -33,6 +33,7 @@ from podracer.parallel import AVERAGE, Average
 from podracer.transformations.replay import Config as Replay
 
 OFF_POLICY = True  # the target is the best action's value, whoever acted
+SLOPE = 1e-3  # that h of large values keeps, see `rescaled`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -268,10 +269,10 @@ def make_batch(
     )
     after = of_action(target, best)[1:]
     if config.rescale_values:
-        after = rlax.signed_parabolic(after)
+        after = unscaled(after)
     returns = n_step_returns(after, transitions, config.return_steps)
     if config.rescale_values:
-        returns = rlax.signed_hyperbolic(returns)
+        returns = rescaled(returns)
     value = of_action(online[:-1], action)
     error = transitions.mask * jnp.mean(returns - value, -1)
     seen = jax.tree.map(lambda x: x[:-1], timesteps)
@@ -310,6 +311,21 @@ def n_step_returns(
     return jax.lax.stop_gradient(
         of_batch(v_t, transitions.reward, transitions.discount, goes_on)
     )
+
+
+def rescaled(value: jax.Array) -> jax.Array:
+    """h of a value (Pohlen et al. 2018, arXiv:1805.11593, proposition A.2)."""
+    # rlax has both too; without their differences of almost equal numbers, small values
+    # come back to seven digits rather than four.
+    size = jnp.abs(value)
+    return jnp.sign(value) * size / (jnp.sqrt(size + 1.0) + 1.0) + SLOPE * value
+
+
+def unscaled(value: jax.Array) -> jax.Array:
+    """The inverse of `rescaled`."""
+    size = 1.0 + SLOPE + jnp.abs(value)
+    root = 2.0 * size / (1.0 + jnp.sqrt(1.0 + 4.0 * SLOPE * size))
+    return jnp.sign(value) * (jnp.square(root) - 1.0)
 
 
 def make_loss(config: Config, network: networks.Network) -> Loss:
