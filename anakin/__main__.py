@@ -49,6 +49,8 @@ def train(argv: Sequence[str]) -> None:
     make_agent = agent_maker(configured, environment)
     specs = environment.observation_spec(), environment.action_spec()
     configured.say_torsos(specs[0])
+    agent, cores = make_agent({}), parallel.make_mesh(config.cores).size
+    configured.say_replay(agent, specs[0], cores, len(runs) or 1)
     about = {**configured.names, "specs": run.encode_specs(*specs)}
     options = {
         name: getattr(config, name)
@@ -85,7 +87,6 @@ def train(argv: Sequence[str]) -> None:
         with naming:
             members.train(start, population.member, runs, config, **about)
         return
-    agent = make_agent({})
     start = partial(anakin.train, agent, environment, seed=config.seed, **options)
 
     def play(state: anakin.State, episodes: int) -> evaluation.Evaluation:

@@ -57,6 +57,8 @@ def train(argv: Sequence[str]) -> None:
     if not config.keep.quiet:
         print(f"{cores}; {threads} actor threads x {config.batch_size} environments")
     configured.say_torsos(specs[0])
+    learners = len(cores.learners) * hosts.number_of()
+    configured.say_replay(agent, specs[0], learners)
     start = partial(
         sebulba.train,
         agent,

@@ -42,6 +42,14 @@ _OF_AGENTS = {
         "mean number of batches delivered since a sampled trajectory was",
     ),
     "replay_filled": ("share", "share of replay's capacity in use"),
+    "replay_priority": (
+        "",
+        "mean new priority of what was learned from; only if replay is prioritized",
+    ),
+    "replay_weight": (
+        "",
+        "mean importance weight of sampled trajectories, 1 where all priorities are equal",
+    ),
     "observation_scale": (
         "",
         "mean standard deviation that observations are divided by",

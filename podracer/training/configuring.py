@@ -18,7 +18,7 @@ from podracer.errors import UserError, check_seed
 from podracer.networks import encoders
 from podracer.parallel import hosts
 from podracer.runs import run, run_folder
-from podracer.training import files, flags
+from podracer.training import files, flags, memory
 
 # What a resumed run may change without --allow-changes, beside `command.PINNED` fields.
 FREE = "keep.", "cores:"
@@ -59,6 +59,16 @@ class Configured(NamedTuple):
         network, silent = self.config.network, self.config.keep.quiet or hosts.this()
         if isinstance(network, networks.Config) and not silent:
             print(f"observation {encoders.described(observation_spec, network.torso)}")
+
+    def say_replay(
+        self, agent: Agent, observation_spec: Any, cores: int, runs: int = 1
+    ) -> None:
+        """Prints the memory that replay takes on each learner core, if there is any."""
+        if self.config.keep.quiet or hosts.this():
+            return
+        held = memory.replayed(agent, observation_spec, self.config)
+        for line in held.planned(None, cores, runs):
+            print(line)
 
     def make_agent(
         self, agent: Any, observation_spec: Any, action_spec: Any, frame_stack: int = 1

@@ -23,6 +23,7 @@ from podracer.agent import Agent, Trajectory
 from podracer.command.flags import Flat
 from podracer.errors import UserError
 from podracer.parallel import hosts
+from podracer.plan import compiled
 from podracer.transformations import replay
 
 CGROUP = Path("/sys/fs/cgroup")
@@ -76,7 +77,7 @@ class TooLarge(UserError):
 
     def __init__(self, needed: int, most: int):
         super().__init__(
-            f"the run needs at least {_size(needed)} of memory, and {_size(most)} are "
+            f"the run needs at least {compiled.size(needed)} of memory, and {compiled.size(most)} are "
             "available: choose a smaller batch_size, unroll_length or network"
         )
         self.needed, self.most = needed, most
@@ -175,8 +176,8 @@ def naming(config: Any, estimate: Callable[[Any], int]) -> Iterator[None]:
                 share = (1 - most / needed) / saved  # of that half, to be saved
                 fits = value - int(share * (value - value // 2))
                 raise UserError(
-                    f"{name} is {value}, which needs at least {_size(needed)} of memory, "
-                    f"and {_size(most)} are available: choose a smaller one, about "
+                    f"{name} is {value}, which needs at least {compiled.size(needed)} of memory, "
+                    f"and {compiled.size(most)} are available: choose a smaller one, about "
                     f"{max(1, fits)} at most"
                 ) from None
         raise
@@ -221,8 +222,8 @@ def of_learner(agent: Agent, copies: int, most: int | None) -> int:
     held = copies * size_of(jax.eval_shape(agent.initial_learner_state, key).shared)
     if most is not None and held > most:
         raise UserError(
-            f"the agent's parameters and optimizer need {_size(held)} of memory in "
-            f"{copies} {'copy' if copies == 1 else 'copies'}, and {_size(most)} are "
+            f"the agent's parameters and optimizer need {compiled.size(held)} of memory in "
+            f"{copies} {'copy' if copies == 1 else 'copies'}, and {compiled.size(most)} are "
             "available: choose a smaller network"
         )
     return held
@@ -269,8 +270,8 @@ def check(
     if needed > most:
         fits = int(batch_size * most / needed)
         raise UserError(
-            f"batch_size is {batch_size}, which needs at least {_size(needed)} of memory, "
-            f"and {_size(most)} are available: choose a batch_size below {max(2, fits)}, or "
+            f"batch_size is {batch_size}, which needs at least {compiled.size(needed)} of memory, "
+            f"and {compiled.size(most)} are available: choose a batch_size below {max(2, fits)}, or "
             "a shorter unroll_length"
         )
 
@@ -279,7 +280,7 @@ class Replayed(NamedTuple):
     """What replay holds: `capacity` trajectories."""
 
     capacity: int
-    each: int  # bytes of a trajectory
+    each: int  # bytes of a trajectory, and of its mass if it has one
 
     @property
     def size(self) -> int:
@@ -294,21 +295,19 @@ class Replayed(NamedTuple):
         held = self.size * runs // parts
         if most is not None and held > most:
             raise UserError(
-                f"replay.capacity is {self.capacity}, which needs {_size(held)} of memory "
-                f"({self.each:,} bytes a trajectory), and {_size(most)} are available: "
+                f"replay.capacity is {self.capacity}, which needs {compiled.size(held)} of memory "
+                f"({self.each:,} bytes a trajectory), and {compiled.size(most)} are available: "
                 f"choose a capacity below {max(2, int(self.capacity * most / held))}, or a "
                 "shorter unroll_length"
             )
         return held
 
-    def planned(self, most: int, cores: int, runs: int = 1) -> list[str]:
+    def planned(self, most: int | None, cores: int, runs: int = 1) -> list[str]:
         """A line on a core's part, if there is replay. Raises UserError as `check`."""
-        part = self.check(most, cores, runs)
-        line = (
-            f"replay: {self.capacity:,} trajectories of {self.each:,} bytes, "
-            f"{_size(part)} on each of {cores} learner cores"
-        )
-        return [line] if self.capacity else []
+        part = compiled.size(self.check(most, cores, runs))
+        where = f" on each of {cores} learner cores" if cores > 1 else ""
+        line = f"replay: {self.capacity:,} trajectories of {self.each:,} bytes, {part}"
+        return [line + where] if self.capacity else []
 
 
 def replayed(agent: Agent, observation_spec: Any, config: Any) -> Replayed:
@@ -317,9 +316,5 @@ def replayed(agent: Agent, observation_spec: Any, config: Any) -> Replayed:
     if not capacity:
         return Replayed(0, 0)
     kind = replay.shapes(agent, observation_spec, config.unroll_length)
-    return Replayed(capacity, size_of(kind))
-
-
-def _size(count: int) -> str:
-    size = count / 2**30
-    return f"{size:,.0f} GiB" if size >= 1000 else f"{size:.3g} GiB"
+    mass = 4 if config.replay.priority else 0
+    return Replayed(capacity, size_of(kind) + mass)

@@ -1,8 +1,8 @@
 """Replay: agents that learn from trajectories more than once (Lin 1992; arXiv:1611.01224).
 
 Each learner core keeps a ring of the newest trajectories, each of one environment, as they
-were delivered: outside of `stack_frames` it holds single frames, in bytes. Sampling is
-uniform, with replacement.
+were delivered: outside of `stack_frames` it holds single frames, in bytes. Sampling is with
+replacement, uniform or by priorities of this core's own (`priorities`).
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from podracer.agent import (
 )
 from podracer.errors import UserError, check_at_least_one, check_range
 from podracer.parallel import AVERAGE, Average
-from podracer.transformations import examples
+from podracer.transformations import examples, priorities
 from podracer.transformations import ring as rings
 from podracer.transformations.ring import Ring
 
@@ -50,11 +50,19 @@ class Config:
     """learn from the delivered trajectories as well, in one batch with the sampled ones"""
     updates: int = 1
     """number of updates for each delivered batch, each from an equal part of the samples"""
+    priority: float = 0.0
+    """exponent of the priorities that trajectories are sampled in proportion to, at most 1;
+    0: all are sampled equally often. For agents with a weighted_step"""
+    importance: float = 0.4
+    """exponent of the importance weights that correct for such sampling: 0 not at all, 1
+    fully; without priority it has no effect"""
 
     def __post_init__(self):
         check_range("replay.capacity", self.capacity, 0)
         check_range("replay.minimum_fill", self.minimum_fill, 0)
         check_at_least_one(**{"replay.updates": self.updates})
+        check_range("replay.priority", self.priority, 0.0, 1.0)
+        check_range("replay.importance", self.importance, 0.0, 1.0)
         rate = self.samples_per_insert
         if not 0.0 < rate <= MOST_SAMPLES:
             raise UserError(
@@ -108,6 +116,14 @@ class Local(NamedTuple):
     agent: PyTree  # the inner agent's
 
 
+class Prioritized(NamedTuple):
+    """The same with priorities, of another structure so that a checkpoint has either."""
+
+    ring: Ring
+    agent: PyTree
+    masses: jax.Array  # float32 [M], see `priorities`
+
+
 def replay(
     agent: Agent,
     config: Config,
@@ -125,6 +141,11 @@ def replay(
     Until each core holds its share of `config.minimum_fill`, nothing is learned: the
     metric `trained` is 0, and so are the inner agent's.
 
+    With `config.priority` the inner agent learns by its `weighted_step`, and the priorities
+    that it returns are kept. A sampled trajectory counts by its importance weight, at most 1.
+    A delivered one of `config.fresh` counts fully, as it does without replay: it is in the
+    batch whatever its priority, so that there is nothing to correct.
+
     Args:
       agent: what learns; put every transformation inside, so that trajectories are kept as
         delivered and preprocessed when they are learned from.
@@ -134,17 +155,25 @@ def replay(
       average: over the learner cores.
 
     Raises:
-      UserError: when a program is traced, if cores cannot share what `config` asks for or
-        trajectories are of another kind.
+      UserError: the agent cannot learn by priorities; or, when a program is traced, cores
+        cannot share what `config` asks for or trajectories are of another kind.
     """
     if not config.capacity:
         return agent
+    if config.priority and agent.weighted_step is None:
+        raise UserError(
+            f"replay.priority is {config.priority:g}, but the agent has no weighted_step: "
+            "choose 0, or another agent (docs/replay.md names those that have one)"
+        )
 
     def initial_learner_state(key):
         shared, local = agent.initial_learner_state(key)
         kind = shapes(agent, observation_spec, unroll_length)
-        ring = rings.empty(kind, config.slots(average.cores))
-        return LearnerState(shared, Local(ring, local))
+        slots = config.slots(average.cores)
+        local = Local(rings.empty(kind, slots), local)
+        if config.priority:
+            local = Prioritized(*local, priorities.empty(slots))
+        return LearnerState(shared, local)
 
     def actor_params(learner_state):
         return agent.actor_params(_inner(learner_state))
@@ -154,39 +183,59 @@ def replay(
         batch_size = trajectory.timesteps.reward.shape[1]
         count = config.samples(batch_size)
 
-        def update(inner: LearnerState, key: Key) -> tuple[LearnerState, Metrics]:
+        masses = ()
+        if config.priority:
+            newest = rings.newest(ring, batch_size)
+            masses = priorities.with_new(learner_state.local.masses, newest)
+
+        def update(state: _Learning, key: Key) -> tuple[_Learning, Metrics]:
             sample_key, learn_key = jax.random.split(key)
-            slots = rings.sample(sample_key, ring, count)
+            if config.priority:
+                slots = priorities.sample(sample_key, state.masses, ring.filled, count)
+            else:
+                slots = rings.sample(sample_key, ring, count)
             batch = rings.take(ring, slots)
             if config.fresh:
                 batch = rings.along(
                     lambda axis, *x: jnp.concatenate(x, axis), trajectory, batch
                 )
-            inner, metrics = agent.learner_step(learn_key, inner, batch)
+            if config.priority:
+                fresh = rings.newest(ring, batch_size if config.fresh else 0)
+                state, metrics = _learn_weighted(
+                    agent, config, learn_key, state, batch, fresh, slots
+                )
+            else:
+                inner, metrics = agent.learner_step(learn_key, state.inner, batch)
+                state = _Learning(inner, ())
             age = jnp.mean(rings.age_of(ring, slots) // batch_size)
-            return inner, metrics | {"replay_age": age}
+            return state, metrics | {"replay_age": age}
 
-        def learn(inner):
+        def learn(state: _Learning) -> tuple[_Learning, Metrics]:
             if config.updates == 1:
-                return update(inner, key)
+                return update(state, key)
             keys = jax.random.split(key, config.updates)
-            inner, metrics = jax.lax.scan(update, inner, keys)
-            return inner, jax.tree.map(lambda x: jnp.mean(x, axis=0), metrics)
+            state, metrics = jax.lax.scan(update, state, keys)
+            return state, jax.tree.map(lambda x: jnp.mean(x, axis=0), metrics)
 
         # Equal on all cores, which are delivered equal numbers: all of them learn or none.
         least = -(-config.minimum_fill // average.cores)
         enough = least <= batch_size or ring.filled >= least
-        inner, metrics = _if(enough, learn, _inner(learner_state))
+        state = _Learning(_inner(learner_state), masses)
+        (inner, masses), metrics = _if(enough, learn, state)
         metrics |= {
             "trained": jnp.float32(enough),
             "replay_filled": ring.filled / rings.size(ring),
         }
-        return LearnerState(inner.shared, Local(ring, inner.local)), metrics
+        local = Local(ring, inner.local)
+        if config.priority:
+            local = Prioritized(*local, masses)
+        return LearnerState(inner.shared, local), metrics
 
     return agent._replace(
         initial_learner_state=initial_learner_state,
         learner_step=learner_step,
         actor_params=actor_params,
+        weighted_step=None,
     )
 
 
@@ -207,20 +256,49 @@ def shapes(agent: Agent, observation_spec: Any, unroll_length: int) -> Trajector
     return jax.eval_shape(one)
 
 
+class _Learning(NamedTuple):
+    """What an update changes."""
+
+    inner: LearnerState  # of the inner agent
+    masses: PyTree  # as in `Prioritized`, or ()
+
+
 def _inner(learner_state: LearnerState) -> LearnerState:
     return LearnerState(learner_state.shared, learner_state.local.agent)
 
 
+def _learn_weighted(
+    agent: Agent,
+    config: Config,
+    key: Key,
+    state: _Learning,
+    batch: Trajectory,
+    fresh: jax.Array,
+    sampled: jax.Array,
+) -> tuple[_Learning, Metrics]:
+    """An update from `batch`, whose trajectories are in the slots `fresh` and `sampled`."""
+    inner, masses = state
+    weight = priorities.weights(masses[sampled], config.importance)
+    own = {"replay_weight": jnp.mean(weight)}
+    weight = jnp.concatenate([jnp.ones(fresh.shape), weight])
+    inner, metrics, priority = agent.weighted_step(key, inner, batch, weight)
+    # Where a priority is not finite, neither is this metric, which stops the run.
+    own |= {"replay_priority": jnp.mean(priority)}
+    slots = jnp.concatenate([fresh, sampled])
+    masses = priorities.updated(masses, slots, priority, config.priority)
+    return _Learning(inner, masses), metrics | own
+
+
 def _if(
-    enough: jax.Array | bool, learn: Callable, inner: LearnerState
-) -> tuple[LearnerState, Metrics]:
-    """`learn(inner)`, or the same state and metrics of 0."""
+    enough: jax.Array | bool, learn: Callable, state: _Learning
+) -> tuple[_Learning, Metrics]:
+    """`learn(state)`, or the same state and metrics of 0."""
     if enough is True:
-        return learn(inner)
+        return learn(state)
     learn = jax.jit(learn, inline=True)  # traced once for both of its uses below
 
-    def skip(inner):
-        metrics = jax.eval_shape(learn, inner)[1]
-        return inner, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics)
+    def skip(state):
+        metrics = jax.eval_shape(learn, state)[1]
+        return state, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), metrics)
 
-    return jax.lax.cond(enough, learn, skip, inner)
+    return jax.lax.cond(enough, learn, skip, state)

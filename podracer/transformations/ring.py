@@ -59,6 +59,11 @@ def sample(key: Key, ring: Ring, count: int) -> jax.Array:
     return jax.random.randint(key, (count,), 0, ring.filled)
 
 
+def newest(ring: Ring, count: int) -> jax.Array:
+    """The slots [count] of the trajectories that were inserted last, in their order."""
+    return (ring.next - count + jnp.arange(count)) % size(ring)
+
+
 def take(ring: Ring, slots: jax.Array) -> Trajectory:
     """The trajectories in these slots [N], as a batch of N."""
     return along(

@@ -19,13 +19,34 @@ from podracer.checkpoints.checkpoint import Checkpoints
 from podracer.trained import loading
 from podracer.transformations import Interface
 from podracer.transformations.replay import Config
+from podracer.transformations.replay import replay as replaying
 
 BATCH, LENGTH = 8, 3
+
+
+UNIFORM = Config(32, minimum_fill=16)
+PRIORITIZED = Config(32, 2.0, 16, fresh=False, updates=2, priority=0.6)
+
+
+def weighing(agent):
+    """An agent to which a trajectory's rewards count by its weight, and matter by their sum."""
+
+    def weighted_step(key, learner_state, trajectory, weight):
+        timesteps = trajectory.timesteps
+        weighted = timesteps._replace(reward=timesteps.reward * weight[None])
+        batch = trajectory._replace(timesteps=weighted)
+        learner_state, metrics = agent.learner_step(key, learner_state, batch)
+        return learner_state, metrics, jnp.abs(timesteps.reward).sum(axis=0)
+
+    return agent._replace(weighted_step=weighted_step)
 
 
 @functools.cache
 def make_agent(replay):
     catch = Catch()
+    if replay.priority:
+        agent = weighing(make_agent(Config()))
+        return replaying(agent, replay, catch.observation_spec(), LENGTH)
     return from_flags.make_agent(
         from_flags.Parts(
             algorithm.of(impala),
@@ -89,13 +110,13 @@ def test_cores_keep_what_one_would_and_learn_the_same():
     assert not any((x == y).all() for x, y in itertools.combinations(kept, 2))
 
 
-def run(folder, *stops, cores=2):
+def run(folder, replay, *stops, cores=2):
     """The last state and all rows of a run that is stopped and resumed."""
     told = []
     for stop in stops:
         with Checkpoints(folder) as checkpoints:
             for state, row in anakin.train(
-                make_agent(Config(32, minimum_fill=16)),
+                make_agent(replay),
                 Catch(),
                 batch_size=BATCH,
                 unroll_length=LENGTH,
@@ -109,22 +130,32 @@ def run(folder, *stops, cores=2):
     return state, told
 
 
-def test_it_resumes_bit_for_bit_and_on_other_cores_with_empty_rings(tmp_path, capsys):
-    whole, rows = run(tmp_path / "whole", 8)
+@pytest.mark.parametrize("replay", [UNIFORM, PRIORITIZED], ids=["uniform", "priority"])
+def test_it_resumes_bit_for_bit_and_on_other_cores_with_empty_rings(
+    replay, tmp_path, capsys
+):
+    whole, rows = run(tmp_path / "whole", replay, 8)
     assert [row["trained"] for row in rows] == [0.5, 1.0, 1.0, 1.0]
-    state, others = run(tmp_path / "parts", 4, 8)
+    state, others = run(tmp_path / "parts", replay, 4, 8)
     assert str(others) == str(rows)
     for x, y in zip(*map(jax.tree.leaves, (state, whole)), strict=True):
         if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
             x, y = map(jax.random.key_data, (x, y))
         np.testing.assert_array_equal(x, y)
     assert "starts empty" not in capsys.readouterr().out
+    if replay.priority:
+        first, second = np.asarray(state.learner.local.masses)
+        assert (first[:16] > 0).all() and (first != second).any()
+        assert len({*first[:16]}) > 1
 
-    state, rows = run(tmp_path / "parts", 10, cores=4)
+    state, rows = run(tmp_path / "parts", replay, 10, cores=4)
     said = capsys.readouterr().out
     assert said.count("(replay, waiting episodes) starts empty") == 1
     assert [row["trained"] for row in rows] == [0.5]  # its rings fill again
     assert state.learner.local.ring.filled.tolist() == 4 * [2 * BATCH // 4]
+    if replay.priority:
+        in_use = np.count_nonzero(state.learner.local.masses, axis=1)
+        assert in_use.tolist() == 4 * [2 * BATCH // 4]
 
 
 def test_a_run_with_replay_is_loaded_without(tmp_path, monkeypatch):
@@ -151,10 +182,11 @@ def test_a_run_with_replay_is_loaded_without(tmp_path, monkeypatch):
         np.testing.assert_array_equal(x, y)
 
 
-def test_runs_side_by_side_are_those_that_they_would_be_alone():
+@pytest.mark.parametrize("priority", [0.0, 0.6])
+def test_runs_side_by_side_are_those_that_they_would_be_alone(priority):
     options = {"batch_size": BATCH, "unroll_length": LENGTH, "total_steps": 24 * 6}
     options |= {"updates_per_report": 6}
-    replay = Config(2 * BATCH, minimum_fill=2 * BATCH)
+    replay = Config(2 * BATCH, minimum_fill=2 * BATCH, priority=priority)
     many = population.train(
         lambda numbers: make_agent(replay), Catch(), seeds=[5, 6], cores=2, **options
     )

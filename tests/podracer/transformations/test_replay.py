@@ -13,7 +13,7 @@ from podracer import networks, transformations
 from podracer.agent import ActorOutput, Agent, LearnerState, Trajectory
 from podracer.agents import algorithm, from_flags, impala, ppo
 from podracer.errors import UserError
-from podracer.transformations import replay, ring
+from podracer.transformations import priorities, replay, ring
 from podracer.transformations.replay import Config
 from tests.agents import counting
 from tests.jitted import jitted
@@ -41,6 +41,18 @@ def keeper() -> Agent:
         actor_step=actor_step,
         greedy_actor_step=actor_step,
     )
+
+
+def weigher() -> Agent:
+    """A keeper that also shows weights, and whose priorities are mean rewards."""
+    agent = keeper()
+
+    def weighted_step(key, state, trajectory, weight):
+        state, metrics = agent.learner_step(key, state, trajectory)
+        priority = trajectory.timesteps.reward.mean(axis=0)
+        return state, metrics | {"weight": weight}, priority
+
+    return agent._replace(weighted_step=weighted_step)
 
 
 def delivered(batch_size, seed, agent=None, spec=FRAME):
@@ -188,6 +200,92 @@ def test_one_batch_may_be_worth_several_updates():
     np.testing.assert_allclose(metrics["mean"], np.mean(found), rtol=1e-5)
 
 
+@pytest.mark.parametrize("fresh", [True, False])
+def test_by_priority_it_learns_from_what_matters_and_keeps_how_much(fresh):
+    """Three batches of four in a ring of eight, beside the same in numpy."""
+    config = Config(8, 2.0, fresh=fresh, priority=0.5, importance=0.7)
+    agent = jitted(replay.replay(weigher(), config, FRAME, T))
+    state = agent.initial_learner_state(jax.random.key(0))
+    masses = np.zeros(8, np.float32)
+    for seed in range(3):
+        key, trajectory = jax.random.key(seed), delivered(4, seed)
+        into = np.arange(4) + 4 * (seed % 2)
+        masses[into] = masses.max() or 1.0
+        state, metrics = agent.learner_step(key, state, trajectory)
+        kept, filled = state.local.ring, min(4 * seed + 4, 8)
+        sample_key = jax.random.split(key)[0]
+        padded = priorities.empty(8).at[:8].set(masses)
+        slots = np.asarray(priorities.sample(sample_key, padded, filled, 8))
+        batch = ring.take(kept, slots)
+        assert_equal(metrics["seen"], both(trajectory, batch) if fresh else batch)
+        weight = (masses[slots] / masses[slots].min()) ** -0.7
+        expected = np.concatenate([np.ones(4), weight]) if fresh else weight
+        np.testing.assert_allclose(metrics["weight"], expected, rtol=1e-5)
+        np.testing.assert_allclose(metrics["replay_weight"], weight.mean(), rtol=1e-5)
+        priority = metrics["seen"].timesteps.reward.mean(axis=0)
+        assert metrics["replay_priority"] == priority.mean()
+        learned = np.concatenate([into, slots]) if fresh else slots
+        masses[learned] = np.asarray(priority) ** 0.5
+        np.testing.assert_allclose(state.local.masses[:8], masses, rtol=1e-6)
+        masses = np.array(state.local.masses[:8])
+    assert int(state.shared) == 3
+
+
+def test_each_of_several_updates_samples_by_the_priorities_of_the_last():
+    """Of a ring whose first trajectory alone is left to learn from: it is in every batch
+    until an update says that nothing is left; and before the minimum fill all are new."""
+
+    def means(key, state, trajectory, weight):
+        left = trajectory.actor_state == 7  # never, but for the marked one
+        seen = {"marked": left.any()}
+        priority = jnp.where(state.shared == 1, 0.0, 1.0 * left)
+        return state._replace(shared=state.shared + 1), seen, priority
+
+    config = Config(4, 32.0, 4, fresh=False, updates=4, priority=1.0)
+    inner = keeper()._replace(weighted_step=means)
+    agent = jitted(replay.replay(inner, config, FRAME, T))
+    state = agent.initial_learner_state(jax.random.key(0))
+    first = delivered(2, 0)._replace(actor_state=jnp.array([7, 0]))
+    state, metrics = agent.learner_step(jax.random.key(0), state, first)
+    assert metrics["trained"] == 0.0 and state.local.masses.tolist() == [1, 1, 0, 0]
+    state, metrics = agent.learner_step(jax.random.key(1), state, delivered(2, 1))
+    assert int(state.shared) == 4
+    # 16 samples of four: the first update has all; the second then the marked one alone, and
+    # says that nothing is left, so that the third has all again, and the fourth it alone.
+    least = priorities.LEAST
+    np.testing.assert_allclose(state.local.masses, [1, least, least, least])
+    assert metrics["marked"] == 1.0
+
+
+def test_a_priority_that_is_no_number_is_in_the_metrics():
+    """Which stops a run, as any metric that is not finite does."""
+
+    def broken(key, state, trajectory, weight):
+        return state, {}, jnp.full(weight.shape, jnp.nan)
+
+    inner = keeper()._replace(weighted_step=broken)
+    agent = jitted(replay.replay(inner, Config(4, priority=0.6), FRAME, T))
+    state = agent.initial_learner_state(jax.random.key(0))
+    state, metrics = agent.learner_step(jax.random.key(0), state, delivered(2, 0))
+    assert np.isnan(metrics["replay_priority"])
+
+
+def test_without_priorities_there_are_no_masses():
+    agent = replay.replay(weigher(), Config(8), FRAME, T)
+    state = jax.eval_shape(agent.initial_learner_state, jax.random.key(0))
+    assert state.local._fields == ("ring", "agent")  # as in earlier checkpoints
+    assert agent.weighted_step is None
+    assert replay.replay(weigher(), Config(priority=0.6), FRAME, T).weighted_step
+
+
+def test_an_agent_that_cannot_weigh_trajectories_is_refused():
+    with pytest.raises(
+        UserError, match=r"replay.priority is 0.6, .* choose 0, or"
+    ) as e:
+        made(impala, capacity=8, priority=0.6)
+    assert "\n" not in str(e.value)
+
+
 def test_outside_stacked_frames_it_keeps_single_ones_in_bytes():
     stacking = transformations.stack_frames(keeper(), 4, FRAME)
     agent = jitted(replay.replay(stacking, Config(8), FRAME, T))
@@ -216,6 +314,9 @@ def test_without_a_capacity_an_agent_stays_as_it_is():
         ({"samples_per_insert": 1e30}, r"is 1e\+30; .* at most 10,000"),
         ({"samples_per_insert": np.nan}, "samples_per_insert is nan"),
         ({"updates": 0}, "replay.updates is 0"),
+        ({"priority": -0.1}, "replay.priority is -0.1; it must be from 0 to 1"),
+        ({"priority": np.nan}, "replay.priority is nan"),
+        ({"importance": 1.1}, "replay.importance is 1.1; it must be from 0 to 1"),
         ({"updates": 2}, "updates is 2, for sampled .* --replay.no-fresh"),
     ],
 )
