@@ -405,9 +405,12 @@ def forbid_in_quantiles(
     return jnp.where(allowed[""][..., None], quantiles, -jnp.inf)
 
 
-# A sampled trajectory is learned from whole, so that batches are larger, and updates
-# fewer, than with single transitions. The number of times that each step is learned from,
-# samples_per_insert, is the papers'.
+# A sampled trajectory is learned from whole, so that batches are larger, and updates fewer,
+# than with single transitions: of papers are the number of times that each step is learned
+# from, samples_per_insert, and the steps, not updates, from one target network to the next.
+_MNIH = Replay(
+    65_536, samples_per_insert=8.0, minimum_fill=3_136, fresh=False, updates=8
+)
 PRESETS = {
     # ours, for small problems
     "small": Preset(
@@ -418,22 +421,24 @@ PRESETS = {
             4_096, samples_per_insert=4.0, minimum_fill=128, fresh=False, updates=4
         ),
     ),
+    # ours: whatever was seen is kept, or what is solved is forgotten again
     "cartpole": Preset(
         Config(
-            learning_rate=1e-3,
+            learning_rate=5e-4,
             decay_learning_rate=True,
-            target_period=50,
-            return_steps=3,
+            return_steps=8,
+            target_period=200,
+            epsilon=0.02,
         ),
         unroll_length=8,
         batch_size=16,
-        network=NetworkConfig(hidden_sizes=(128, 128)),
+        network=NetworkConfig(hidden_sizes=(128, 128), layer_norm=True),
         replay=Replay(
-            8_192, samples_per_insert=16.0, minimum_fill=256, fresh=False, updates=16
+            65_536, samples_per_insert=16.0, minimum_fill=256, fresh=False, updates=16
         ),
     ),
-    # Young and Tian 2019 (arXiv:1903.03176): the replay of 100,000 steps, the 32 times that
-    # each is learned from, and epsilon, over 100,000 of 5M steps; ours: Adam, double
+    # Young and Tian 2019 (arXiv:1903.03176): 100,000 steps of replay, each learned from 32
+    # times, and epsilon, over 100,000 of 5M steps; ours: Adam, double, batches of 512 steps
     "minatar": Preset(
         Config(
             learning_rate=2.5e-4,
@@ -447,8 +452,8 @@ PRESETS = {
             12_800, samples_per_insert=32.0, minimum_fill=640, fresh=False, updates=16
         ),
     ),
-    # Mnih et al. 2015, extended table 1: 1M steps, each learned from 8 times, epsilon, and
-    # the target network's age in steps; ours: Adam, batches of 512 steps, not 32
+    # Mnih et al. 2015, extended data table 1 (Atari): 1M steps of replay, each learned from
+    # 8 times, epsilon, over 1M of 50M steps, the target network; ours: Adam, batches of 512
     "dqn": Preset(
         Config(
             double=False,
@@ -461,8 +466,86 @@ PRESETS = {
         ),
         unroll_length=16,
         batch_size=32,
+        replay=_MNIH,
+    ),
+    # Hessel et al. 2018 (Rainbow, arXiv:1710.02298, table 1): double, dueling, 3 steps,
+    # priorities, target network, epsilon and Adam of its agents without noisy layers;
+    # QR-DQN's 200 quantiles (arXiv:1710.10044) for its C51; ours: batches of 512
+    "atari": Preset(
+        Config(
+            return_steps=3,
+            learning_rate=2.5e-4,
+            adam_epsilon=1.5e-4,
+            target_period=125,
+            epsilon=0.01,
+            exploration_share=0.00125,
+            reward_clipping="abs_one",
+        ),
+        unroll_length=16,
+        batch_size=32,
+        network=NetworkConfig(quantiles=200, dueling=True),
+        replay=dataclasses.replace(_MNIH, minimum_fill=1_280, priority=0.5),
+    ),
+    # Horgan et al. 2018 (arXiv:1803.00933, section 4.1 and appendix C; Atari): batches of
+    # 512 steps, each step learned from 0.75 times; ours: 128 environments and not 360
+    # actors, Adam for RMSProp
+    "apex": Preset(
+        Config(
+            return_steps=3,
+            learning_rate=1e-4,
+            adam_epsilon=1e-3,
+            max_gradient_norm=40.0,
+            target_period=2_500,
+            epsilon=0.4,
+            exploration_share=0.0,
+            ladder=7.0,
+            reward_clipping="abs_one",
+        ),
+        unroll_length=16,
+        batch_size=128,
+        network=NetworkConfig(dueling=True),
         replay=Replay(
-            65_536, samples_per_insert=8.0, minimum_fill=3_136, fresh=False, updates=8
+            131_072,
+            samples_per_insert=0.75,
+            minimum_fill=3_200,
+            fresh=False,
+            updates=3,
+            priority=0.6,
+        ),
+    ),
+    # Kapturowski et al. 2019 (R2D2, table 2; Atari): 40 steps of burn-in and 80 to learn
+    # from, 64 sequences; ours: sequences that do not overlap, 1M steps of replay and not 4M,
+    # 64 environments and not 256 actors, Ape-X's limit of the gradient
+    "r2d2": Preset(
+        Config(
+            discount_factor=0.997,
+            return_steps=5,
+            rescale_values=True,
+            burn_in=40,
+            learning_rate=1e-4,
+            adam_epsilon=1e-3,
+            max_gradient_norm=40.0,
+            target_period=2_500,
+            epsilon=0.4,
+            exploration_share=0.0,
+            ladder=7.0,
+        ),
+        unroll_length=120,
+        batch_size=64,
+        network=NetworkConfig(
+            dueling=True,
+            memory="lstm",
+            memory_size=512,
+            last_action=True,
+            last_reward=True,
+        ),
+        replay=Replay(
+            8_192,
+            samples_per_insert=1.0,
+            minimum_fill=1_024,
+            fresh=False,
+            priority=0.9,
+            importance=0.6,
         ),
     ),
 }
