@@ -245,7 +245,7 @@ def make_agent(
 def make_batch(
     config: Config, network: networks.Network, shared: Shared, trajectory: Trajectory
 ) -> tuple[Batch, PyTree, jax.Array]:
-    """(what is learned from, the memory [B, ...] before it, errors [T, B] of the values)."""
+    """(what is learned from, the memory [B, ...] before it, the values' errors [T, B])."""
     timesteps, (action, _), (memory, _) = trajectory
     if config.burn_in >= len(action):
         raise UserError(
@@ -359,8 +359,14 @@ def quantile_loss(value: jax.Array, target: jax.Array, huber: float) -> jax.Arra
 
 
 def priorities(error: jax.Array, mask: jax.Array, mixture: float) -> jax.Array:
-    """How much is left to learn from each trajectory [B], by its errors [T, B] (R2D2)."""
-    size = mask * jnp.abs(error)
+    """How much is left to learn from each trajectory [B] (R2D2, section 2.3).
+
+    Args:
+      error: [T, B] of its steps, 0.0 where void.
+      mask: [T, B] 0.0 where void.
+      mixture: the largest's share, the mean has the rest.
+    """
+    size = jnp.abs(error)
     mean = jnp.sum(size, 0) / jnp.maximum(jnp.sum(mask, 0), 1.0)
     return mixture * jnp.max(size, 0) + (1.0 - mixture) * mean
 
