@@ -16,6 +16,7 @@ from podracer.agent import ActorOutput, Trajectory
 from podracer.agents import dqn
 from podracer.errors import UserError
 from podracer.networks import heads
+from podracer.parallel import AVERAGE
 from tests.jitted import drawn, jitted, jitted_network
 
 SPECS = Catch().observation_spec(), Catch().action_spec()
@@ -429,19 +430,30 @@ def test_actions_are_random_until_the_first_update():
     assert agent.actor_params(state).epsilon == jnp.float32(0.01)
 
 
-def test_epsilon_and_learning_rate_follow_the_steps_learned_from():
-    """Two updates of 8 steps of 100; epsilon decays over 50."""
+class OfTwo(type(AVERAGE)):
+    """Of two cores with equal data."""
+
+    cores = 2
+    __call__ = total = lambda self, tree: tree
+
+
+@pytest.mark.parametrize("average", [AVERAGE, OfTwo(None)])
+def test_epsilon_and_learning_rate_follow_the_steps_learned_from(average):
+    """Two updates of 8 steps on a core, of 100; epsilon decays over 50."""
     config = dataclasses.replace(
         FIRST_DQN, total_steps=100, exploration_share=0.5, decay_learning_rate=True
     )
-    agent = compiled(dqn.make_agent(config, linear(1)))
+    agent = compiled(dqn.make_agent(config, linear(1), average))
     state = agent.initial_learner_state(KEY)
     trajectory = trajectory_of(0, np.full((3, 4), MID))
     for _ in range(3):
         epsilon = agent.actor_params(state).epsilon
         state, metrics = agent.learner_step(KEY, state, trajectory)
-    np.testing.assert_allclose(epsilon, 1.0 - 0.95 * 16 / 50, rtol=1e-6)
-    np.testing.assert_allclose(metrics["learning_rate"], 1e-2 * 0.84, rtol=1e-6)
+    steps = 16 * average.cores
+    np.testing.assert_allclose(epsilon, 1.0 - 0.95 * steps / 50, rtol=1e-6)
+    np.testing.assert_allclose(
+        metrics["learning_rate"], 1e-2 * (1.0 - steps / 100), rtol=1e-6
+    )
 
 
 def test_the_greedy_action_has_the_largest_mean_of_quantiles():
