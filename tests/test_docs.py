@@ -20,8 +20,9 @@ import envs_jax
 from anakin.command.flags import Train as AnakinTrain
 from envs_jax import adapters
 from podracer import networks
-from podracer.agents import batch_ppo, impala, ppo
+from podracer.agents import batch_ppo, dqn, impala, ppo
 from podracer.runs import sinks
+from podracer.transformations import replay
 from sebulba.command.flags import Train as SebulbaTrain
 from sebulba.host_environments import options
 
@@ -138,12 +139,14 @@ def test_the_flags_for_newcomers_exist():
     flags = {flag for cell in right for flag in re.findall(r"--([a-z][a-z.-]+)", cell)}
     configs = AnakinTrain, SebulbaTrain, impala.Config, ppo.Config, batch_ppo.Config
     configs += options.Options, adapters.PlaygroundOptions
+    configs += dqn.Config, dqn.NetworkConfig, replay.Config
     fields = {
         field.name
         for config in (*configs, networks.Config, sinks.Config)
         for field in dataclasses.fields(config)
     }
     names = {flag.rpartition(".")[2].replace("-", "_") for flag in flags}
+    names = {name.removeprefix("no_") for name in names}
     assert len(names) > 30
     assert names - fields == {"run"}  # the folder, of every command
 

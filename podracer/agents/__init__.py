@@ -2,5 +2,16 @@
 
 from importlib import import_module
 
-NAMES = ("impala", "ppo", "batch_ppo", "pqn", "sac", "td3", "muzero", "lpg", "disco")
+NAMES = (
+    "impala",
+    "ppo",
+    "batch_ppo",
+    "pqn",
+    "dqn",
+    "sac",
+    "td3",
+    "muzero",
+    "lpg",
+    "disco",
+)
 AGENTS = {name: import_module(f"podracer.agents.{name}") for name in NAMES}

@@ -18,6 +18,7 @@ from podracer.agents import (
     algorithm,
     batch_ppo,
     disco,
+    dqn,
     from_flags,
     impala,
     lpg,
@@ -44,6 +45,10 @@ NORMALIZED = Interface(normalize_observations=True, normalize_rewards=True)
 PPO = ppo.Config(epochs=2, minibatches=1)
 PQN = pqn.Config(epochs=2, minibatches=1, learning_rate=1e-4, total_steps=1_000)
 NORMED = pqn.NetworkConfig(hidden_sizes=(8,))
+DQN = dqn.Config(learning_rate=1e-4, target_period=2, return_steps=2, burn_in=1)
+QUANTILES = dqn.NetworkConfig(
+    hidden_sizes=(8,), memory="gru", memory_size=4, quantiles=3, dueling=True
+)
 # One episode of 5 steps in each of the 8 environments, all finished at once.
 BATCH_PPO = batch_ppo.Config(episodes_per_update=8, max_episode_length=5, epochs=3)
 # Adam's first steps are signs, which rounding may flip where a gradient is almost 0: such
@@ -67,6 +72,7 @@ CASES = {
     "disco": (disco, DISCO, ACTION_MODEL, Interface(), Catch()),
     "lpg": (lpg, LPG, PREDICTING, Interface(), Catch()),
     "pqn": (pqn, PQN, NORMED, Interface(), Catch()),
+    "dqn": (dqn, DQN, QUANTILES, Interface(), Catch()),
     "batch_ppo": (batch_ppo, BATCH_PPO, NETWORK, Interface(), PENDULUM),
     "muzero": (muzero, MUZERO, MODEL, Interface(), Catch()),
     "sac": (sac, sac.Config(), SAC, Interface(), PENDULUM),

@@ -37,7 +37,7 @@ def test_actions_of_another_structure_are_one_line(agent, environment):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["disco", "lpg", "muzero", "pqn"])
+@pytest.mark.parametrize("name", ["disco", "dqn", "lpg", "muzero", "pqn"])
 def test_agents_of_discrete_actions_refuse_them_in_one_line(name):
     environment = Composite()
     with pytest.raises(UserError, match="^action_spec is .*a policy is for") as error:

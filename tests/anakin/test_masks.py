@@ -11,6 +11,7 @@ from podracer.agents import (
     algorithm,
     batch_ppo,
     disco,
+    dqn,
     from_flags,
     impala,
     lpg,
@@ -36,6 +37,10 @@ AGENTS_AND_NETWORKS = {
             hidden_sizes=(8,), embedding_size=8, model_size=4, head_size=4
         ),
     ),
+    "dqn": (
+        dqn.Config(learning_rate=0.01, target_period=5),
+        dqn.NetworkConfig(hidden_sizes=(16,), quantiles=3, dueling=True),
+    ),
     "impala": (impala.Config(learning_rate=0.01), PLAIN),
     "lpg": (
         lpg.Config(update_rule=returns_rule()),
@@ -48,7 +53,7 @@ AGENTS_AND_NETWORKS = {
     "ppo": (ppo.Config(learning_rate=0.01), PLAIN),
     "pqn": (pqn.Config(learning_rate=0.01), pqn.NetworkConfig(hidden_sizes=(16,))),
 }
-LEARNERS = "impala", "ppo", "pqn"
+LEARNERS = "dqn", "impala", "ppo", "pqn"
 
 
 def make(name, environment):

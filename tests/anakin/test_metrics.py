@@ -20,7 +20,7 @@ CHANGES = {  # fields without a usable default
     "disco": {"update_rule": random_rule()},
 }
 NETWORKS = {"lpg": {"prediction_size": 4}}
-DISCRETE = ("pqn", "lpg", "disco", "muzero")
+DISCRETE = ("pqn", "dqn", "lpg", "disco", "muzero")
 
 CONTINUOUS = ("sac", "td3")
 CASES = {(name, "catch"): Catch() for name in AGENTS if name not in CONTINUOUS}

@@ -45,6 +45,7 @@ OF_AGENT = {
     "impala": {},
     "ppo": ONE_STEP | {"learning_rate": 0.1},
     "pqn": ONE_STEP | {"learning_rate": 0.1},
+    "dqn": {"learning_rate": 0.1, "return_steps": 3},
     "batch_ppo": {"episodes_per_update": BATCH_SIZE, "max_episode_length": 6},
     "muzero": {"num_simulations": 2},
     "lpg": {"update_rule": returns_rule()},

@@ -305,7 +305,7 @@ def test_load_imports_only_what_is_trusted(here, about):
     [
         (
             "--agent missing",
-            "unknown name 'missing'; known: batch_ppo, disco, impala, lpg, muzero, ppo, pqn",
+            "unknown name 'missing'; known: batch_ppo, disco, dqn, impala, lpg, muzero, ppo, pqn",
         ),
         ("--agent fails", "module 'fails' fails while it is imported: ZeroDivisionErr"),
         ("--agent exits", "module 'exits' fails while it is imported: SystemExit: 3"),

@@ -22,6 +22,7 @@ from podracer.agents import (
     algorithm,
     batch_ppo,
     disco,
+    dqn,
     from_flags,
     impala,
     lpg,
@@ -56,6 +57,7 @@ CONFIGS = {
     "impala": impala.Config(total_steps=10**9),
     "ppo": ppo.Config(total_steps=10**9, epochs=2, minibatches=2),
     "pqn": pqn.Config(total_steps=10**9, epochs=2, minibatches=2),
+    "dqn": dqn.Config(total_steps=10**9),
     "batch_ppo": batch_ppo.Config(
         total_steps=10**9, episodes_per_update=8, max_episode_length=16, epochs=3
     ),
@@ -73,6 +75,7 @@ GRADIENTS = {
     "impala": 1,
     "ppo": 4,
     "pqn": 4,
+    "dqn": 1,
     "batch_ppo": 3,
     "muzero": 1,
     "lpg": 1,
@@ -84,6 +87,7 @@ OTHERS = {
     "impala": 0,
     "ppo": 2,
     "pqn": 0,
+    "dqn": 0,
     "batch_ppo": 6,
     "muzero": 0,
     "lpg": 0,
