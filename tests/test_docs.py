@@ -20,9 +20,9 @@ import envs_jax
 from anakin.command.flags import Train as AnakinTrain
 from envs_jax import adapters
 from podracer import networks
-from podracer.agents import batch_ppo, dqn, impala, ppo
+from podracer.agents import batch_ppo, dqn, impala, ppo, sac, td3
 from podracer.runs import sinks
-from podracer.transformations import replay
+from podracer.transformations import interface, replay
 from sebulba.command.flags import Train as SebulbaTrain
 from sebulba.host_environments import options
 
@@ -139,7 +139,8 @@ def test_the_flags_for_newcomers_exist():
     flags = {flag for cell in right for flag in re.findall(r"--([a-z][a-z.-]+)", cell)}
     configs = AnakinTrain, SebulbaTrain, impala.Config, ppo.Config, batch_ppo.Config
     configs += options.Options, adapters.PlaygroundOptions
-    configs += dqn.Config, dqn.NetworkConfig, replay.Config
+    configs += dqn.Config, dqn.NetworkConfig, replay.Config, interface.Interface
+    configs += sac.Config, sac.NetworkConfig, td3.Config
     fields = {
         field.name
         for config in (*configs, networks.Config, sinks.Config)

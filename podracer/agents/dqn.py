@@ -334,28 +334,11 @@ def make_loss(config: Config, network: networks.Network) -> Loss:
     def loss(params, batch, memory):
         quantiles = network.unroll(params, memory, batch.timesteps)
         value = of_action(quantiles, batch.action)
-        cost = quantile_loss(value, batch.target, config.huber)
+        cost = losses.quantile_loss(value, batch.target, config.huber)
         means = {"value": jnp.mean(value, -1)}
         return losses.Terms(batch.mask * cost, {}, batch.mask, means)
 
     return loss
-
-
-def quantile_loss(value: jax.Array, target: jax.Array, huber: float) -> jax.Array:
-    """The quantile Huber loss [...] (arXiv:1710.10044, eq. 10) of quantiles [..., Q].
-
-    Of a single one, the Huber loss: half the squared error up to `huber`, then linear.
-    """
-    error = target[..., None, :] - value[..., :, None]
-    size = jnp.abs(error)
-    squared = jnp.minimum(size, huber)
-    cost = squared * (size - 0.5 * squared)
-    count = value.shape[-1]
-    if count > 1:
-        share = (jnp.arange(count, dtype=jnp.float32) + 0.5) / count
-        share = share.reshape((1,) * (error.ndim - 2) + (count, 1))
-        cost *= jnp.abs(share - (error < 0.0))
-    return jnp.sum(jnp.mean(cost, -1), -1)
 
 
 def priorities(error: jax.Array, mask: jax.Array, mixture: float) -> jax.Array:

@@ -221,7 +221,7 @@ def make_loss(config: Config, network: ActorAndCritics) -> Loss:
 
     def loss(params, batch, memory):
         values = network.values(params.critics, batch.timesteps, batch.action)
-        error = jnp.sum(losses.value_error(values, batch.target[None]), 0)
+        error = losses.critics_loss(values, batch.target)
 
         policy = network.policy(params.policy, batch.timesteps)
         action, log_prob = policy.reparametrized(batch.noise)

@@ -228,7 +228,7 @@ def make_critic_loss(network: ActorAndCritics) -> Loss:
 
     def loss(params, batch, memory):
         values = network.values(params, batch.timesteps, batch.action)
-        error = jnp.sum(losses.value_error(values, batch.target[None]), 0)
+        error = losses.critics_loss(values, batch.target)
         error = batch.mask * error
         of_actions = {"value": jnp.mean(values, (0, -1))}
         return losses.Terms(error, {"loss/value": error}, batch.mask, of_actions)

@@ -126,25 +126,31 @@ def lambda_returns(
     )
 
 
-def value_error(values: jax.Array, target: jax.Array) -> jax.Array:
-    """Half the squared error [...] of values [..., 1] to targets [..., 1].
+def quantile_loss(value: jax.Array, target: jax.Array, huber: float) -> jax.Array:
+    """The quantile Huber loss [...] (arXiv:1710.10044, eq. 10) of quantiles [..., Q].
 
-    Of several quantiles [..., Q], the quantile Huber loss to those of the target (Dabney et
-    al. 2017, arXiv:1710.10044, equation 10): their sum of means over the target's.
+    Of a single one, the Huber loss: half the squared error up to `huber`, then linear.
     """
+    error = target[..., None, :] - value[..., :, None]
+    size = jnp.abs(error)
+    squared = jnp.minimum(size, huber)
+    cost = squared * (size - 0.5 * squared)
+    count = value.shape[-1]
+    if count > 1:
+        share = (jnp.arange(count, dtype=jnp.float32) + 0.5) / count
+        share = share.reshape((1,) * (error.ndim - 2) + (count, 1))
+        cost *= jnp.abs(share - (error < 0.0))
+    return jnp.sum(jnp.mean(cost, -1), -1)
+
+
+def critics_loss(values: jax.Array, target: jax.Array) -> jax.Array:
+    """The sum over critics [K, ..., Q] of their errors to the target [..., Q]: [...].
+
+    Half the squared error of single values, the quantile Huber loss of several quantiles.
+    """
+    huber = 1.0 if values.shape[-1] > 1 else jnp.inf
     target = jax.lax.stop_gradient(target)
-    if values.shape[-1] == 1:
-        return 0.5 * jnp.square(values - target)[..., 0]
-    count = values.shape[-1]
-    share = (jnp.arange(count) + 0.5) / count  # the middle of each quantile
-    difference = (
-        target[..., None, :] - values[..., :, None]
-    )  # [..., Q, Q of the target]
-    size = jnp.abs(difference)
-    huber = jnp.where(size <= 1.0, 0.5 * jnp.square(size), size - 0.5)
-    below = (difference < 0.0).astype(jnp.float32)
-    weight = jnp.abs(share.reshape(*(1,) * (values.ndim - 1), -1, 1) - below)
-    return jnp.sum(jnp.mean(weight * huber, -1), -1)
+    return jnp.sum(quantile_loss(values, target[None], huber), 0)
 
 
 def standardize(x: jax.Array, weight: jax.Array, average: Average) -> jax.Array:
