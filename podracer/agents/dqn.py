@@ -177,17 +177,14 @@ def make_agent(
     def initial_actor_state(batch_size):
         return ActorState(network.initial_memory(batch_size), jnp.ones(batch_size))
 
-    def act(keys, params, actor_state, timestep, epsilon):
+    def actor_step(keys, params, actor_state, timestep):
         explore_keys, ladder_keys = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
         drawn = 1.0 + config.ladder * jax.vmap(jax.random.uniform)(ladder_keys)
         exponent = jnp.where(timestep.first(), drawn, actor_state.exponent)
         memory, quantiles = network.step(params.network, actor_state.memory, timestep)
-        values = jnp.mean(quantiles, -1)
-        action = jax.vmap(explore)(explore_keys, values, epsilon**exponent)
+        values, epsilon = jnp.mean(quantiles, -1), params.epsilon**exponent
+        action = jax.vmap(explore)(explore_keys, values, epsilon)
         return ActorState(memory, exponent), ActorOutput(action, ())
-
-    def actor_step(keys, params, actor_state, timestep):
-        return act(keys, params, actor_state, timestep, params.epsilon)
 
     def greedy_actor_step(keys, params, actor_state, timestep):
         del keys
@@ -431,7 +428,7 @@ PRESETS = {
     "minatar": Preset(
         Config(
             learning_rate=2.5e-4,
-            target_period=250,
+            target_period=64,
             epsilon=0.1,
             exploration_share=0.02,
         ),

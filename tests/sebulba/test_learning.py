@@ -34,7 +34,9 @@ CONFIGS = {
     "ppo": ppo.Config(learning_rate=1e-3, total_steps=400_000),
     "pqn": dataclasses.replace(pqn.PRESETS["small"].config, total_steps=400_000),
     # without replay
-    "dqn": dqn.Config(learning_rate=1e-3, target_period=20, total_steps=400_000),
+    "dqn": dqn.Config(
+        learning_rate=1e-3, target_period=20, epsilon=0.01, total_steps=400_000
+    ),
     "batch_ppo": batch_ppo.Config(
         episodes_per_update=40, max_episode_length=10, learning_rate=3e-3, epochs=10
     ),

@@ -491,6 +491,38 @@ def test_advantages_of_a_dueling_network_have_mean_zero():
     )
 
 
+# Of the papers: steps of replay, the times that each is learned from, and the steps between
+# copies of the target network.
+PUBLISHED = {
+    "minatar": (100_000, 32, 1_000),
+    "dqn": (1_000_000, 8, 40_000),
+    "atari": (1_000_000, 8, 8_000),
+    "apex": (2_000_000, 0.75, 2_500 * 512 / 0.75),
+    "r2d2": (1_000_000, 1.0, 2_500 * 64 * 120),  # a quarter of its replay
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_presets_replay_as_their_papers_do(name):
+    preset = dqn.PRESETS[name]
+    length, replay = preset.unroll_length, preset.replay
+    update = replay.samples(preset.batch_size) * length / replay.samples_per_insert
+    found = (
+        replay.capacity * length,
+        replay.learned_per_insert,
+        preset.config.target_period * update,
+    )
+    np.testing.assert_allclose(found, PUBLISHED[name], rtol=0.06)
+
+
+@pytest.mark.parametrize("name", dqn.PRESETS)
+def test_cores_can_share_what_a_preset_replays(name):
+    preset = dqn.PRESETS[name]
+    for cores in (1, 2, 4, 8):
+        preset.replay.slots(cores)
+        preset.replay.samples(preset.batch_size // cores)
+
+
 def test_impossible_settings_are_one_line():
     with pytest.raises(UserError, match="DQN is for discrete actions"):
         dqn.make_network(SPECS[0], Pendulum().action_spec())
