@@ -128,6 +128,29 @@ CONTROL = tuple(
 REPLAY = (
     *(
         Task(
+            "cartpole-dqn",
+            name,
+            f"anakin train --agent dqn --preset cartpole --env cartpole {STEPS} 500_000"
+            f" --cores 1{flags}",
+            475,
+            together=True,
+        )
+        for name, flags in (
+            ("DQN", ""),
+            ("DQN by priority", " --replay.priority 0.6"),
+        )
+    ),
+    *(
+        Task(
+            f"minatar-{game}-dqn",
+            "DQN",
+            f"anakin train --agent dqn --preset minatar --env minatar-{game}"
+            f" {STEPS} 1_000_000",
+        )
+        for game in GAMES
+    ),
+    *(
+        Task(
             "pendulum-replay",
             name,
             f"anakin train --agent {agent} --preset pendulum --env pendulum"
