@@ -102,11 +102,11 @@ class Shared(NamedTuple):
 class Batch(NamedTuple):
     """What an update learns from, [T, B, ...]."""
 
-    timesteps: dm_env.TimeStep
+    transitions: losses.Transitions
     action: jax.Array
-    target: jax.Array  # [T, B, quantiles] of the values of these actions
-    mask: jax.Array  # 0.0 for the void transitions between episodes
-    noise: jax.Array  # of the actions that the policy would take
+    timesteps: dm_env.TimeStep  # [T+1, B, ...], both ends of each transition
+    noise: jax.Array  # of the actions that the policy would take at their beginnings
+    noise_t: jax.Array  # and at their ends
 
 
 def make_agent(
@@ -118,7 +118,6 @@ def make_agent(
     """
     critics.check(network, "SAC")
     optimizer = optax.scale_by_adam()
-    loss = make_loss(config, network)
 
     def initial_learner_state(key):
         policy, values = network.init(key)
@@ -141,13 +140,14 @@ def make_agent(
 
     def weighted_step(key, learner_state, trajectory, weight):
         shared = learner_state.shared
-        batch = make_batch(config, network, shared, trajectory, key)
+        batch = make_batch(config, trajectory, key)
+        mask = batch.transitions.mask
         gradients, metrics = mean_gradient(
-            loss,
+            make_loss(config, network, shared.targets),
             shared.params,
             sequences(batch),
             (),
-            batch.mask.size,
+            mask.size,
             average,
             weight,
         )
@@ -169,8 +169,11 @@ def make_agent(
         metrics |= {"temperature": jnp.exp(shared.params.log_temperature)}
         updates = optax.safe_increment(shared.updates)
         # As in the loss, where XLA finds that it is the same.
-        values = network.values(shared.params.critics, batch.timesteps, batch.action)
-        priority = critics.errors(values, batch.target, batch.mask)
+        before = jax.tree.map(lambda x: x[:-1], batch.timesteps)
+        policy = network.policy(shared.params.policy, before)
+        target = make_target(network, shared.params, shared.targets, batch, policy)
+        values = network.values(shared.params.critics, before, batch.action)
+        priority = critics.errors(values, target, mask)
         shared = Shared(params, opt_state, targets, updates)
         return LearnerState(shared, ()), metrics, priority
 
@@ -188,45 +191,62 @@ def make_agent(
     )
 
 
-def make_batch(
-    config: Config,
-    network: ActorAndCritics,
-    shared: Shared,
-    trajectory: Trajectory,
-    key: Key,
-) -> Batch:
-    """The transitions of a trajectory with their targets (equations 2 and 3, section 4.2)."""
+def make_batch(config: Config, trajectory: Trajectory, key: Key) -> Batch:
+    """The transitions of a trajectory, with noise for the policy."""
     timesteps, (action, _), _ = trajectory
     reward = losses.clip_reward(timesteps.reward, config.reward_clipping)
     transitions = losses.make_transitions(
         timesteps._replace(reward=reward), config.discount_factor
     )
-    before = jax.tree.map(lambda x: x[:-1], timesteps)
-    after = jax.tree.map(lambda x: x[1:], timesteps)
-    noise = jax.random.normal(key, (2, *action.shape))
-    action_t, log_prob = network.policy(shared.params.policy, after).reparametrized(
-        noise[0]
+    noise_t, noise = jax.random.normal(key, (2, *action.shape))
+    return Batch(transitions, action, timesteps, noise, noise_t)
+
+
+def make_target(
+    network: ActorAndCritics,
+    params: Learned,
+    targets: tuple[PyTree, ...],
+    batch: Batch,
+    policy: Any,
+) -> jax.Array:
+    """Of the critics, [T, B, quantiles] (equations 2 and 3, section 4.2).
+
+    `policy` [T, B, ...] is at the beginnings of the transitions. All but the last end where
+    another begins, so that the policy is computed once for both.
+    """
+    after = jax.tree.map(lambda x: x[1:], batch.timesteps)
+    last = jax.tree.map(lambda x: x[-1:], batch.timesteps)
+    policy_t = jax.tree.map(
+        lambda x, end: jnp.concatenate([x[1:], end]),
+        policy,
+        network.policy(params.policy, last),
     )
-    value = lowest(network.values(shared.targets, after, action_t))
-    value -= (jnp.exp(shared.params.log_temperature) * log_prob)[..., None]
-    target = transitions.reward[..., None] + transitions.discount[..., None] * value
-    return Batch(before, action, target, transitions.mask, noise[1])
+    action_t, log_prob = policy_t.reparametrized(batch.noise_t)
+    value = lowest(network.values(targets, after, action_t))
+    value -= (jnp.exp(params.log_temperature) * log_prob)[..., None]
+    transitions = batch.transitions
+    return transitions.reward[..., None] + transitions.discount[..., None] * value
 
 
-def make_loss(config: Config, network: ActorAndCritics) -> Loss:
+def make_loss(
+    config: Config, network: ActorAndCritics, targets: tuple[PyTree, ...]
+) -> Loss:
     """(Learned, Batch [T, B], ()) -> Terms [T, B] (equations 5, 9 and 18).
 
-    Each of the three parts is constant to the losses of the others.
+    Each of the three parts is constant to the losses of the others, as are the `targets`.
     """
 
     def loss(params, batch, memory):
-        values = network.values(params.critics, batch.timesteps, batch.action)
-        error = jnp.sum(losses.value_error(values, batch.target[None]), 0)
+        before = jax.tree.map(lambda x: x[:-1], batch.timesteps)
+        mask = batch.transitions.mask
+        policy = network.policy(params.policy, before)
+        constants = jax.lax.stop_gradient((params, policy))
+        target = make_target(network, constants[0], targets, batch, constants[1])
+        values = network.values(params.critics, before, batch.action)
+        error = jnp.sum(losses.value_error(values, target[None]), 0)
 
-        policy = network.policy(params.policy, batch.timesteps)
         action, log_prob = policy.reparametrized(batch.noise)
-        constant = jax.lax.stop_gradient(params.critics)
-        value = network.values(constant, batch.timesteps, action)
+        value = network.values(constants[0].critics, before, action)
         temperature = jnp.exp(params.log_temperature)
         bonus = jax.lax.stop_gradient(temperature) * log_prob
         surprise = bonus - jnp.min(jnp.mean(value, -1), 0)
@@ -235,12 +255,12 @@ def make_loss(config: Config, network: ActorAndCritics) -> Loss:
         excess = -temperature * jax.lax.stop_gradient(log_prob + target)
 
         terms = {
-            "loss/value": batch.mask * error,
-            "loss/policy": batch.mask * surprise,
-            "loss/temperature": batch.mask * excess,
+            "loss/value": mask * error,
+            "loss/policy": mask * surprise,
+            "loss/temperature": mask * excess,
         }
         of_actions = {"value": jnp.mean(values, (0, -1)), "entropy": -log_prob}
-        return losses.Terms(sum(terms.values()), terms, batch.mask, of_actions)
+        return losses.Terms(sum(terms.values()), terms, mask, of_actions)
 
     return loss
 
