@@ -2,6 +2,7 @@
 
     python -m benchmarks.peers [--works cartpole:2048x32 Pong-v5:64x20 ...] [--rounds 3]
     python -m benchmarks.peers --short
+    python -m benchmarks.peers --works pendulum-each-step:1x8 pendulum-parallel:1024x8
     python -m benchmarks.peers --platform cuda --works cartpole:2048x32 --scale 60
 
 Entrants take turns, each measurement in a process and each peer in a virtual environment
@@ -17,6 +18,11 @@ steps; no evaluation, no normalization of observations; the time to compile is l
   one pass over each batch: our IMPALA, and PPO with one epoch of one minibatch in
   sample-factory and stable-baselines3. `Pong-v5-resnet` has IMPALA's deep network, which of
   the peers only sample-factory has.
+- SAC on Pendulum: a policy and two critics of 2 x 256 ReLUs, replay of 131,072 transitions,
+  and equal numbers of updates. `pendulum-each-step`: one of 256 transitions for each step,
+  after T steps of B environments; `pendulum-parallel`: one of 4,096 for each 512 steps. rejax
+  and brax update after every step. We keep and sample unrolls of T, the others single
+  transitions. stable-baselines3 and sbx step EnvPool's Pendulum, the others one in JAX.
 
 What could not be made alike: podracer and sample-factory act while they learn, from two
 batches of environments, the others from one in turn. jaxnasium predicts the value of each
@@ -60,6 +66,7 @@ LONG = (
     *("cartpole:2048x32", "cartpole:2048x128", "cartpole:64x128"),
     *("minatar-breakout:1024x64", "CartPole-v1:64x128", "Pong-v5:64x20"),
     "Pong-v5-resnet:64x20",
+    *("pendulum-each-step:1x8", "pendulum-each-step:8x8", "pendulum-parallel:1024x8"),
 )
 
 
@@ -117,11 +124,11 @@ def missing(peer: str | None, platform: str) -> str:
     return ""
 
 
-def measure_floor(record: dict, config: Config) -> None:
+def measure_floor(record: dict, config: Config, kinds: list[str]) -> None:
     """Once, on all cores, or one GPU."""
     cores = contest.ALL if config.platform == contest.CPU else 1
     numbers = config.floor_seconds, *config.floor_rows
-    command = [sys.executable, contest.FOLDER / "floor.py", *numbers]
+    command = [sys.executable, contest.FOLDER / "floor.py", *numbers, *kinds]
     result = contest.run(command, cores, config.timeout, config.platform)
     if "failure" in result:
         last = result["failure"].strip().splitlines()[-1]
@@ -162,7 +169,7 @@ def measure(config: Config, console: rich.console.Console) -> dict:
         results, "measuring", total, console=console
     ):
         if turn == plan[0]:  # a round begins
-            measure_floor(record, config)
+            measure_floor(record, config, [work.kind for work in works])
         report.add(record, turn, load, result)
         write(config.out / "peers.json", json.dumps(record, indent=1))
         speed = result.get("steps_per_second")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.peers import environments
-from benchmarks.peers.work import Work
+from benchmarks.peers.work import Replayed, Work
 from podracer import parallel
 from podracer.errors import UserError
 
@@ -28,6 +28,10 @@ KINDS = {  # environment, epochs, minibatches, units, torso, steps (to whole upd
     "CartPole-v1": ("CartPole-v1", *PPO, 2**18),
     "Pong-v5": ("Pong-v5", 1, 1, [], "shallow", 64 * 20 * 16),
     DEEP: ("Pong-v5", 1, 1, [], "resnet", 64 * 20 * 4),
+}
+REPLAYED = {  # SAC: environment, updates per step, transitions of each, units, steps
+    "pendulum-each-step": ("pendulum", 1.0, 256, [256, 256], 2**10),
+    "pendulum-parallel": ("pendulum", 1 / 512, 4096, [256, 256], 2**14),
 }
 
 
@@ -56,6 +60,8 @@ def _peer(
 
 
 ALL = parallel.processors()
+DEVICES = (*sorted({1, ALL}),)
+SAC = tuple(REPLAYED)
 OURS = "podracer"
 SHUFFLED = f"{OURS}, shuffling transitions"
 ENTRANTS = (
@@ -73,13 +79,21 @@ ENTRANTS = (
         library="stable_baselines3",
     ),
     _peer("sbx-rl", "sb3_ppo.py", ("CartPole-v1",), [ALL], "sb3", library="sbx"),
+    Entrant(OURS, "ours_sac.py", None, SAC, DEVICES),
+    _peer("rejax", "rejax_sac.py", SAC, [1]),
+    _peer("brax", "brax_sac.py", SAC, [*DEVICES]),
+    _peer(
+        *("stable-baselines3", "sb3_sac.py", SAC, [ALL], "sb3"),
+        library="stable_baselines3",
+    ),
+    _peer("sbx-rl", "sb3_sac.py", SAC, [ALL], "sb3", library="sbx"),
 )
 
 
 class Turn(NamedTuple):
     """A measurement."""
 
-    work: Work
+    work: Work | Replayed
     entrant: Entrant
     cores: int
 
@@ -87,31 +101,42 @@ class Turn(NamedTuple):
         return f"{self.work.name} {self.entrant.name} on {self.cores}"
 
 
-def parse(text: str, scale: float = 1.0) -> Work:
-    """KIND:BxT as Work, of `scale` times its usual steps. Raises UserError."""
+def parse(text: str, scale: float = 1.0) -> Work | Replayed:
+    """KIND:BxT as work, of `scale` times its usual steps. Raises UserError."""
     try:
         kind, sizes = text.split(":")
         batch_size, unroll_length = map(int, sizes.split("x"))
-        environment, *rest, usual = KINDS[kind]
+        environment, *rest, usual = (KINDS | REPLAYED)[kind]
     except (ValueError, KeyError):
         raise UserError(
             f"work is {text!r}; it takes KIND:BxT, B environments and unrolls of T steps, "
-            f"such as cartpole:2048x32; kinds: {', '.join(KINDS)}"
+            f"such as cartpole:2048x32; kinds: {', '.join(KINDS | REPLAYED)}"
         ) from None
     update = batch_size * unroll_length
     steps = max(1, math.ceil(scale * usual / update)) * update
-    return Work(kind, environment, batch_size, unroll_length, *rest, steps)
+    if kind in KINDS:
+        return Work(kind, environment, batch_size, unroll_length, *rest, steps)
+    rate, *rest = rest
+    updates = round(rate * update)
+    if not updates or updates != rate * update or updates % unroll_length:
+        raise UserError(
+            f"work is {text!r}, and {rate:g} updates for each of B x T steps are not a whole "
+            "number after each of T steps: choose another B"
+        )
+    sizes = batch_size, unroll_length, updates
+    return Replayed(kind, environment, *sizes, *rest, steps)
 
 
 def turns(
-    works: list[Work], entrants: list[Entrant], platform: str = CPU
+    works: list[Work | Replayed], entrants: list[Entrant], platform: str = CPU
 ) -> list[Turn]:
-    """Of one round; on a GPU all use one."""
+    """Of one round; on a GPU all use one. Devices without an environment are left out."""
     return [
         Turn(work, entrant, cores)
         for work, entrant in itertools.product(works, entrants)
         if work.kind in entrant.kinds
         for cores in (entrant.cores if platform == CPU else (1,))
+        if cores <= max(work.batch_size, entrant.cores[0])
     ]
 
 

@@ -1,11 +1,11 @@
 """What XLA reaches on this machine of the arithmetic that no entrant can do without.
 
-    JAX_NUM_CPU_DEVICES=2 python floor.py [SECONDS [ROWS...]]
+    JAX_NUM_CPU_DEVICES=2 python floor.py [SECONDS [ROWS...]] [KIND...]
 
 Plain JAX, nothing of podracer's. FLOP/s of the product of [rows, n] and [n, n] and of the
 two products of its gradient, and tanh/s, of all devices together, in loops whose data stay
 in cache. As one line of JSON, by n, by rows and by what is computed, with the steps/s that
-the best of them allow in each kind of work.
+the best of them allow in each kind of work; default: in all.
 """
 
 import json
@@ -32,6 +32,46 @@ class Task(NamedTuple):
     epochs: int  # passes over each trajectory
     tanh: bool  # its activation function; ReLUs cost nothing
 
+    @property
+    def flops(self) -> dict[str, float]:
+        """Of an environment step, by product.
+
+        Each step takes one forward pass for acting, and a forward and a backward pass per
+        epoch; the input of the first layer needs no gradient.
+        """
+        epochs, layers = self.epochs, self.layers
+        return {
+            "forward": (1 + epochs) * sum(_flops(net) for net in layers),
+            "input_gradient": epochs * sum(_flops(net[1:]) for net in layers),
+            "weight_gradient": epochs * sum(_flops(net) for net in layers),
+        }
+
+
+class Replayed(NamedTuple):
+    """What SAC computes for an environment, with a policy and two critics."""
+
+    units: int
+    layers: Layers  # of the policy and of a critic
+    epochs: int  # times that a transition is learned from
+    tanh: bool = False
+
+    @property
+    def flops(self) -> dict[str, float]:
+        """Of an environment step, by product.
+
+        The policy acts, and is computed at both ends of a transition; so are the critics, by
+        their targets at one, and for two actions at the other, of which the policy's needs
+        its gradient.
+        """
+        epochs, (policy, critic) = self.epochs, self.layers
+        once, twice = _flops(policy), 2 * _flops(critic)
+        within = _flops(policy[1:]) + 2 * 2 * _flops(critic[1:])
+        return {
+            "forward": once + epochs * (2 * once + 3 * twice),
+            "input_gradient": epochs * within,
+            "weight_gradient": epochs * (once + twice),
+        }
+
 
 def mlps(inputs: int, actions: int) -> Task:
     """An actor and a critic of 2 x 64, four epochs."""
@@ -39,6 +79,15 @@ def mlps(inputs: int, actions: int) -> Task:
         ((inputs, 64, 1), (64, 64, 1), (64, outputs, 1)) for outputs in (actions, 1)
     )
     return Task(64, (actor, critic), 4, tanh=True)
+
+
+def pendulum(epochs: int) -> Replayed:
+    """A policy and critics of 2 x 256."""
+    policy, critic = (
+        ((inputs, 256, 1), (256, 256, 1), (256, outputs, 1))
+        for inputs, outputs in ((3, 2), (3 + 1, 1))
+    )
+    return Replayed(256, (policy, critic), epochs)
 
 
 DQN = (8 * 8 * 4, 32, 400), (4 * 4 * 32, 64, 81), (3 * 3 * 64, 64, 49), (3_136, 512, 1)
@@ -60,6 +109,8 @@ TASKS = {
     "minatar-breakout": mlps(10 * 10 * 4, 6),
     "Pong-v5": Task(512, ((*DQN, (512, 6 + 1, 1)),), 1, tanh=False),
     "Pong-v5-resnet": Task(512, ((*resnet(), (256, 6 + 1, 1)),), 1, tanh=False),
+    "pendulum-each-step": pendulum(256),
+    "pendulum-parallel": pendulum(4_096 // 512),
 }
 
 
@@ -131,29 +182,22 @@ def seconds_of(body, rows: int, units: int, seconds: float) -> float:
     return best
 
 
-def limit(rates: dict[str, float], task: Task) -> float:
+def limit(rates: dict[str, float], task: Task | Replayed) -> float:
     """Steps/s that products and activation functions at these rates allow.
 
-    Each step takes one forward pass for acting, and a forward and a backward pass per
-    epoch; the input of the first layer needs no gradient. Losses, shuffling and the
-    environment are left out, and narrow layers count as fast as wide ones.
+    Losses, shuffling, optimizers and the environment are left out, and narrow layers count
+    as fast as wide ones.
 
     Args:
       rates: FLOP/s and tanh/s, by the names that `main` prints.
       task: what is computed.
     """
-    epochs, layers = task.epochs, task.layers
-    flops = {
-        "forward": (1 + epochs) * sum(_flops(net) for net in layers),
-        "input_gradient": epochs * sum(_flops(net[1:]) for net in layers),
-        "weight_gradient": epochs * sum(_flops(net) for net in layers),
-    }
     faster = max(rates["weight_gradient"], rates["weight_gradient_transposed"])
     rates = rates | {"weight_gradient": faster}
-    seconds = sum(count / rates[name] for name, count in flops.items())
+    seconds = sum(count / rates[name] for name, count in task.flops.items())
     if task.tanh:
-        units = sum(outputs for net in layers for _, outputs, _ in net[:-1])
-        seconds += (1 + epochs) * units / rates["tanh"]
+        units = sum(outputs for net in task.layers for _, outputs, _ in net[:-1])
+        seconds += (1 + task.epochs) * units / rates["tanh"]
     return 1 / seconds
 
 
@@ -175,18 +219,19 @@ def measure(rows: int, units: int, seconds: float) -> dict[str, float]:
     }
 
 
-def main(seconds: float, *sizes: float) -> None:
+def main(seconds: float, *sizes: float, kinds: list[str]) -> None:
+    tasks = {name: task for name, task in TASKS.items() if name in (kinds or TASKS)}
     rates = {
         units: {
             rows: measure(rows, units, seconds)
             for rows in [*map(int, sizes)] or ROWS
             if rows >= units  # orthogonal columns need as many rows
         }
-        for units in {task.units for task in TASKS.values()}
+        for units in {task.units for task in tasks.values()}
     }
     speeds = {
         name: max(limit(found, task) for found in rates[task.units].values())
-        for name, task in TASKS.items()
+        for name, task in tasks.items()
         if rates[task.units]
     }
     result = {
@@ -199,4 +244,5 @@ def main(seconds: float, *sizes: float) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(float, sys.argv[1:]))
+    named = [x for x in sys.argv[1:] if x in TASKS]
+    main(*(float(x) for x in sys.argv[1:] if x not in TASKS), kinds=named)

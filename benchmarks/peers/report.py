@@ -12,6 +12,7 @@ from pathlib import Path
 
 from benchmarks.learning import commit
 from benchmarks.peers import contest, environments
+from benchmarks.peers.work import Replayed
 from podracer import parallel
 from podracer.metrics import human
 from podracer.runs import plot
@@ -55,6 +56,8 @@ def add(record: dict, turn: contest.Turn, load: float, result: dict) -> None:
     if not rows:
         lists = {"steps_per_second": [], "loads": [], "failures": []}
         rows = [key | {"steps": turn.work.steps} | lists]
+        if isinstance(turn.work, Replayed):
+            rows[0]["updates_per_step"] = turn.work.updates_per_step
         record["results"] += rows
     if "failure" in result:
         rows[0]["failures"].append(result["failure"])
@@ -127,6 +130,11 @@ def table(record: dict) -> Iterator[str]:
         for name, found in record["floor"].items()
     )
     yield f"Floor, steps/s: {floors}."
+    for row in record["results"]:
+        if row["steps_per_second"] and "updates_per_step" in row:
+            updates = median(row) * row["updates_per_step"]
+            name = f"{row['work']}, {row['entrant']} on {row['cores']}"
+            yield f"Updates/s: {name}: {updates:.3g}"
     for row in record["results"]:
         for failure in row["failures"]:
             last = failure.strip().splitlines()[-1]

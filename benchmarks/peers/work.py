@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+CAPACITY = 2**17  # transitions that are kept to learn from again
+
 
 class Work(NamedTuple):
     """What every entrant does. With its options, it is its script's argument, as JSON."""
@@ -28,6 +30,38 @@ class Work(NamedTuple):
         return f"{self.kind}:{self.batch_size}x{self.unroll_length}"
 
 
+class Replayed(NamedTuple):
+    """The same for SAC, which learns from replay."""
+
+    kind: str
+    environment: str
+    batch_size: int  # number of environments
+    unroll_length: int  # steps in each between two rounds of updates
+    updates: int  # in such a round
+    transitions: int  # that an update learns from
+    hidden_sizes: list[int]  # of the policy and of each of two critics, ReLU
+    steps: int  # environment steps that are timed, whole rounds
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}:{self.batch_size}x{self.unroll_length}"
+
+    @property
+    def updates_per_step(self) -> float:
+        """Of an environment."""
+        return self.updates / (self.batch_size * self.unroll_length)
+
+    @property
+    def updates_after_step(self) -> int:
+        """Of all environments, for libraries that update after each.
+
+        Raises ValueError if they cannot do as many updates as the others.
+        """
+        if self.updates % self.unroll_length:
+            raise ValueError(f"{self.updates} updates for {self.unroll_length} steps")
+        return self.updates // self.unroll_length
+
+
 class Speed(NamedTuple):
     """What a script prints, as a line of JSON."""
 
@@ -35,10 +69,12 @@ class Speed(NamedTuple):
     devices: int  # in use
 
 
-def answer(measure: Callable[..., Speed]) -> None:
+def answer(
+    measure: Callable[..., Speed], kind: type[Work] | type[Replayed] = Work
+) -> None:
     """Prints `measure(work, **options)` of the script's argument."""
     options = json.loads(sys.argv[1])
-    work = Work(*(options.pop(name) for name in Work._fields))
+    work = kind(*(options.pop(name) for name in kind._fields))
     print(json.dumps(measure(work, **options)._asdict()))
 
 

@@ -13,6 +13,8 @@ from benchmarks.peers import contest, environments, floor, report
 from podracer import networks
 from podracer.errors import UserError
 
+KINDS = contest.KINDS | contest.REPLAYED
+
 
 def record(podracer, peer, floor_speed=100.0, cpus=2):
     """With a work that both did, in steps/s of each round."""
@@ -33,13 +35,13 @@ def test_every_peer_has_an_environment_and_every_entrant_a_script():
     for entrant in contest.ENTRANTS:
         assert entrant.peer is None or entrant.peer in environments.PINS
         assert (contest.FOLDER / entrant.script).exists()
-        assert {*entrant.kinds} <= contest.KINDS.keys()
+        assert {*entrant.kinds} <= KINDS.keys()
 
 
 def test_a_turn_is_work_that_the_entrant_can_do():
-    works = [contest.parse(f"{name}:64x128") for name in contest.KINDS]
+    works = [contest.parse(f"{name}:1024x8") for name in KINDS]
     plan = contest.turns(works, contest.ENTRANTS)
-    assert {turn.work.kind for turn in plan} == contest.KINDS.keys()
+    assert {turn.work.kind for turn in plan} == KINDS.keys()
     for turn in plan:
         assert turn.work.kind in turn.entrant.kinds
 
@@ -79,7 +81,7 @@ def test_a_platform_that_jax_lacks_is_one_line(monkeypatch):
         "platform is 'cuda', .*: AssertionError; JAX_PLATFORMS=cuda python .*floor.py"
     )
     with pytest.raises(UserError, match=line) as error:
-        peers.measure_floor({}, peers.Config(platform="cuda"))
+        peers.measure_floor({}, peers.Config(platform="cuda"), [])
     assert "\n" not in str(error.value)
 
 
@@ -104,6 +106,35 @@ def test_steps_are_whole_updates():
     assert contest.parse("cartpole:2048x32").steps == 2**20
     assert contest.parse("cartpole:8x16", scale=0.0).steps == 128
     assert contest.parse("Pong-v5:64x128").steps == 3 * 64 * 128  # of 2.5
+
+
+def test_sac_has_as_many_updates_however_often_a_library_updates():
+    work = contest.parse("pendulum-each-step:8x4")
+    assert (work.updates, work.updates_per_step, work.transitions) == (32, 1.0, 256)
+    assert work.updates_after_step * work.unroll_length == work.updates
+    work = contest.parse("pendulum-parallel:1024x8")
+    assert (work.updates, work.updates_after_step, work.transitions) == (16, 2, 4096)
+    assert work.steps % (1024 * 8) == 0
+    for text in ("pendulum-parallel:256x1", "pendulum-parallel:64x16"):
+        with pytest.raises(UserError, match="not a whole number"):
+            contest.parse(text)
+
+
+def test_a_device_has_an_environment():
+    one, many = (contest.parse(f"pendulum-each-step:{b}x8") for b in (1, 8))
+    entrant = contest.Entrant("brax", "", None, contest.SAC, (1, 2))
+    assert [x.cores for x in contest.turns([one, many], [entrant])] == [1, 1, 2]
+    threads = entrant._replace(cores=(2,))
+    assert [x.cores for x in contest.turns([one], [threads])] == [2]
+
+
+def test_updates_are_reported_beside_steps():
+    work = contest.parse("pendulum-parallel:1024x8")
+    entrant = contest.Entrant(contest.OURS, "", None, (), ())
+    made = report.begin("command", [])
+    report.add(made, contest.Turn(work, entrant, 2), 0.5, {"steps_per_second": 1024.0})
+    lines = [*report.table(made)]
+    assert "Updates/s: pendulum-parallel:1024x8, podracer on 2: 2" in lines
 
 
 def process(program, seconds=60.0):
@@ -160,8 +191,22 @@ def test_the_limit_counts_every_product_of_an_update():
     assert floor.limit(rates, image) == pytest.approx(1 / (flops + 13 * 6 * 20))
 
 
+def test_sacs_floor_counts_every_product_of_an_update():
+    names = "forward", "input_gradient", "weight_gradient"
+    rates = dict.fromkeys([*names, "weight_gradient_transposed"], 1.0)
+    layers = ((3, 5, 1), (5, 2, 1)), ((4, 5, 1), (5, 1, 1))  # 50 and 50 flops
+    task = floor.Replayed(256, layers, 3)
+    # To act one pass of the policy, to learn two of it and three of both critics; backward
+    # one of the policy and one of both critics, and the inner layers of both once more.
+    flops = 50 + 3 * (8 * 50 + 3 * 50 + 20 + 2 * 10 + 2 * 10)
+    assert floor.limit(rates, task) == pytest.approx(1 / flops)
+
+
 def test_every_work_has_a_floor():
-    assert floor.TASKS.keys() == contest.KINDS.keys()
+    assert floor.TASKS.keys() == KINDS.keys()
+    for name, (_, rate, transitions, (units, _), _) in contest.REPLAYED.items():
+        task = floor.TASKS[name]
+        assert (task.epochs, task.units) == (rate * transitions, units)
     for name, (_, epochs, _, units, _, _) in contest.KINDS.items():
         task = floor.TASKS[name]
         assert (task.epochs, task.tanh) == (epochs, bool(units))

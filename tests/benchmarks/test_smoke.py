@@ -44,6 +44,9 @@ SMALL = {
     "peers.ours": """{"kind":"CartPole-v1","environment":"CartPole-v1","batch_size":8,
     "unroll_length":4,"epochs":2,"minibatches":2,"hidden_sizes":[8],"torso":"","steps":64,
     "cores":2}""".replace("\n    ", ""),
+    "peers.ours_sac": """{"kind":"pendulum-each-step","environment":"pendulum","batch_size":2,
+    "unroll_length":2,"updates":4,"transitions":8,"hidden_sizes":[8],"steps":8,
+    "cores":2}""".replace("\n    ", ""),
     "peers.sb3_mujoco": "--run run",
 }
 EXPECTED = {
@@ -67,11 +70,13 @@ EXPECTED = {
     "peers.__main__": "cartpole:8x16",
     "peers.floor": "weight_gradient",
     "peers.ours": "steps_per_second",
+    "peers.ours_sac": "steps_per_second",
     "peers.sb3_mujoco": "sb3: not installed",
 }
 RUN_BY_OTHERS = {  # most with a peer's interpreter
     *("peers.environments", "peers.contest", "peers.report"),  # by peers.__main__
     *("peers.rejax_ppo", "peers.brax_ppo", "peers.jaxnasium_ppo", "peers.sb3_ppo"),
+    *("peers.rejax_sac", "peers.brax_sac", "peers.sb3_sac"),
     *("peers.envpool_sb3", "peers.sample_factory_appo"),
     "peers.rejax_learning",
     "peers.work",
