@@ -104,8 +104,7 @@ class LRU(nn.Module):
 
     @nn.nowrap
     def initial(self, batch_size: int) -> PyTree:
-        zeros = jnp.zeros((batch_size, self.size))
-        return zeros, zeros
+        return tuple(jnp.zeros((2, batch_size, self.size)))
 
 
 class MinGRU(nn.Module):
@@ -233,8 +232,8 @@ class GTrXL(nn.Module):
 
     @nn.nowrap
     def initial(self, batch_size: int) -> Window:
-        zeros = jnp.zeros((batch_size, self.window, self.size))
-        return Window(zeros, zeros, jnp.zeros(batch_size, jnp.int32))
+        keys, values = jnp.zeros((2, batch_size, self.window, self.size))
+        return Window(keys, values, jnp.zeros(batch_size, jnp.int32))
 
 
 def sinusoids(most: int, size: int) -> jax.Array:

@@ -13,7 +13,6 @@ from dm_env import specs
 from podracer import networks
 from podracer.errors import UserError
 from podracer.networks import memories
-from tests.environments import rows
 from tests.jitted import drawn
 
 FIRST, MID, _ = dm_env.StepType
@@ -78,7 +77,7 @@ def remembered(network, batch_size):
     random = np.random.default_rng(2)
 
     def fill(x):
-        if x.dtype == np.int32:  # how many rows of a window are filled
+        if x.dtype == np.int32:  # rows of a window that are filled; more: all
             return np.int32(np.arange(batch_size))
         return np.float32(random.normal(size=x.shape))
 
@@ -153,7 +152,7 @@ def test_nothing_before_first_has_an_influence_on_what_is_after_it(name):
         return value, gradients, slope[:3], steps(network, params, memory, seen)[1]
 
     one = after(network.initial_memory(1), unroll.observation[:3])
-    memory = remembered(network, 1)
+    memory = jax.tree.map(lambda x: x[-1:], remembered(network, T + 2))
     other = after(memory, unroll.observation[:3] + 1.0)
     np.testing.assert_array_equal(one[0], other[0])
     np.testing.assert_array_equal(one[3].value[3:], other[3].value[3:])
