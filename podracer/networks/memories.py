@@ -161,7 +161,7 @@ class GTrXL(nn.Module):
     """A layer of the gated transformer-XL (Parisotto et al. 2019, arXiv:1910.06764).
 
     Normalization is in front of attention and MLP, and a GRU's gates in place of the sums after
-    them. A row attends to itself and up to `window` rows before it in its episode, by their
+    them. A row attends to the last `window` rows of its episode, itself included, by their
     content and their distance (Transformer-XL, arXiv:1901.02860). The window keeps keys and
     values as they were computed: a step costs one row, and what it keeps of older parameters
     stays as it was, as an LSTM's memory does.
@@ -187,18 +187,19 @@ class GTrXL(nn.Module):
         joined = nn.Dense(3 * self.size, use_bias=False, name="queries_keys_values")(x)
         joined = jnp.swapaxes(joined, 0, 1)  # [B, T, 3 N]
         queries, keys, values = jnp.split(joined, 3, axis=-1)
-        keys = jnp.concatenate([memory.keys, keys], axis=1)  # [B, W + T, N]
-        values = jnp.concatenate([memory.values, values], axis=1)
+        # Without the oldest, which no row sees: a step makes the next window, and copies it once.
+        keys = jnp.concatenate([memory.keys[:, 1:], keys], axis=1)  # [B, W - 1 + T, N]
+        values = jnp.concatenate([memory.values[:, 1:], values], axis=1)
 
         # Which episode a row is of, counted from that before row 0; -1: of an earlier one.
         episode = jnp.cumsum(first.astype(jnp.int32), axis=0).T  # [B, T]
         oldest = self.window - memory.filled[:, None]
-        of_window = jnp.where(jnp.arange(self.window)[None] < oldest, -1, 0)
-        of_keys = jnp.concatenate([of_window, episode], axis=1)  # [B, W + T]
-        # Row t is key W + t, and sees W + 1 keys up to itself.
-        ahead = jnp.arange(length + self.window)[None] - jnp.arange(length)[:, None]
-        near = (ahead >= 0) & (ahead <= self.window)
-        seen = near[None] & (of_keys[:, None] == episode[..., None])  # [B, T, W + T]
+        of_window = jnp.where(jnp.arange(1, self.window)[None] < oldest, -1, 0)
+        of_keys = jnp.concatenate([of_window, episode], axis=1)  # [B, W - 1 + T]
+        # Row t is key W - 1 + t, and sees W keys up to itself.
+        ahead = jnp.arange(keys.shape[1])[None] - jnp.arange(length)[:, None]
+        near = (ahead >= 0) & (ahead < self.window)
+        seen = near[None] & (of_keys[:, None] == episode[..., None])
 
         def by_head(x):  # [..., N] -> [..., H, N / H]
             return x.reshape(*x.shape[:-1], self.heads, width)
@@ -214,7 +215,7 @@ class GTrXL(nn.Module):
         )
         queries, keys_by_head = by_head(queries), by_head(keys)
         scores = jnp.einsum("bthd,bkhd->bhtk", queries + of_content, keys_by_head)
-        # From the most distant of the W + 1 rows on
+        # From the most distant of the W rows on
         far = jnp.einsum("bthd,whd->bhtw", queries + of_distance, distances[::-1])
         scores = (scores + sheared(far)) / math.sqrt(width)
         scores = jnp.where(seen[:, None], scores, -jnp.inf)
@@ -236,16 +237,16 @@ class GTrXL(nn.Module):
         return Window(keys, values, jnp.zeros(batch_size, jnp.int32))
 
 
-def sinusoids(most: int, size: int) -> jax.Array:
-    """The distances 0, ..., most as sines and cosines [most + 1, size]."""
+def sinusoids(count: int, size: int) -> jax.Array:
+    """The distances 0, ..., count - 1 as sines and cosines [count, size]."""
     half = (size + 1) // 2
     frequency = 10_000.0 ** (-jnp.arange(half) / half)
-    angle = jnp.arange(most + 1)[:, None] * frequency[None]
+    angle = jnp.arange(count)[:, None] * frequency[None]
     return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=-1)[:, :size]
 
 
 def sheared(x: jax.Array) -> jax.Array:
-    """[..., T, W + 1] -> [..., T, W + T]: row t is moved t places to the right, and others are
+    """[..., T, W] -> [..., T, W - 1 + T]: row t is moved t places to the right, and others are
     zeros, by padding and reading in other lengths, without a gather."""
     *batch, length, width = x.shape
     columns = width - 1 + length

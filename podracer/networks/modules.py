@@ -66,7 +66,7 @@ class Config:
     value_sees: tuple[str, ...] = ()
     """leaves of the observation that the value sees; empty: all"""
     memory_window: int = 64
-    """number of earlier timesteps that each layer of gtrxl attends to"""
+    """number of timesteps that each layer of gtrxl attends to, the present one included"""
     memory_heads: int = 4
     """number of attention heads of gtrxl; must divide memory_size"""
 

@@ -162,7 +162,7 @@ def test_nothing_before_first_has_an_influence_on_what_is_after_it(name):
 
 
 def test_a_window_is_as_long_as_it_says():
-    """A row sees `memory_window` rows before it, and none before these."""
+    """A row sees `memory_window` rows, itself included."""
     network = make("gtrxl")  # of 3 rows
     params, memory = drawn(network.init), network.initial_memory(1)
     unroll = timesteps(np.full((T, 1), int(MID)))
@@ -176,7 +176,7 @@ def test_a_window_is_as_long_as_it_says():
         return jax.grad(last)(observation)
 
     seen = np.asarray(slopes(unroll.observation)).any((1, 2))
-    np.testing.assert_array_equal(seen, [False] * 3 + [True] * 4)
+    np.testing.assert_array_equal(seen, [False] * 4 + [True] * 3)
 
 
 def test_a_row_is_moved_by_its_number():
