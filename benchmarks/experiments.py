@@ -116,25 +116,23 @@ MEMORIES = tuple(
     Task(
         f"memories-{group}",
         f"PPO, {memory}",
-        f"{command} --network.memory {memory}"
-        + (window if memory == "gtrxl" else "")
-        + f" {STEPS} 1_000_000",
+        f"anakin train {SMALL} --env {flags} --network.memory {memory}"
+        f"{window if memory == 'gtrxl' else ''} {STEPS} 1_000_000",
     )
-    for group, command, window in (
-        ("chain-10", f"anakin train {SMALL} --env memory-chain --env.length 10", ""),
+    for group, flags, window in (
+        ("chain-10", "memory-chain --env.length 10", ""),
         (
             "chain-100",
-            f"anakin train {SMALL} --env memory-chain --env.length 100 --unroll-length 128",
+            "memory-chain --env.length 100 --unroll-length 128",
             " --network.memory-window 128",
         ),
         (
             "chain-1000",
-            f"anakin train {SMALL} --env memory-chain --env.length 1000 --unroll-length 1024"
-            " --batch-size 16",
+            "memory-chain --env.length 1000 --unroll-length 1024 --batch-size 16",
             " --network.memory-window 512",
         ),
-        ("grid", f"anakin train {SMALL} {MLP} --env grid-memory --env.size 11", ""),
-        ("umbrella", f"anakin train {SMALL} --env umbrella", ""),
+        ("grid", f"grid-memory --env.size 11 {MLP}", ""),
+        ("umbrella", "umbrella", ""),
     )
     for memory in ("none", "lstm", "gru", "lru", "mingru", "gtrxl")
 )
