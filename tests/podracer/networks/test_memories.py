@@ -195,6 +195,12 @@ def test_a_linear_recurrent_unit_is_stable_and_starts_in_its_ring():
     assert all(np.issubdtype(x.dtype, np.floating) for x in jax.tree.leaves(params))
 
 
+def test_a_minimal_gru_remembers_for_up_to_so_many_steps_at_the_start():
+    bias = memories.MinGRU(64, most_steps=32).draw_bias(jax.random.key(0), (64,), None)
+    time = 1 + np.exp(-np.asarray(bias))  # 1 / z
+    assert (time >= 2).all() and (time <= 32.01).all() and np.ptp(time) > 20
+
+
 @pytest.mark.parametrize("name", ["lru", "gtrxl"])
 def test_a_torso_may_compute_in_bfloat16(name):
     network = make(name, precision="bfloat16")
