@@ -110,6 +110,33 @@ MEMORY = tuple(
     )
 )
 
+# Every memory on the same tasks. An unroll is as long as what must be remembered, where one may
+# be: gradients reach back to its start.
+MEMORIES = tuple(
+    Task(
+        f"memories-{group}",
+        f"PPO, {memory}",
+        f"anakin train {SMALL} --env {flags} --network.memory {memory}"
+        f"{window if memory == 'gtrxl' else ''} {STEPS} 1_000_000",
+    )
+    for group, flags, window in (
+        ("chain-10", "memory-chain --env.length 10", ""),
+        (
+            "chain-100",
+            "memory-chain --env.length 100 --unroll-length 128",
+            " --network.memory-window 128",
+        ),
+        (
+            "chain-1000",
+            "memory-chain --env.length 1000 --unroll-length 1024 --batch-size 16",
+            " --network.memory-window 512",
+        ),
+        ("grid", f"grid-memory --env.size 11 {MLP}", ""),
+        ("umbrella", "umbrella", ""),
+    )
+    for memory in ("none", "lstm", "gru", "lru", "mingru", "gtrxl")
+)
+
 SB3 = "benchmarks.peers.sb3_mujoco"
 CONTROL = tuple(
     Task(group, name, f"{agent} --env {env} {STEPS} 1_000_000")
@@ -309,4 +336,15 @@ BUILT_IN = (  # one for each environment of envs_jax, the slowest last
     _built_in("memory-chain", "PPO, LSTM", f"{SMALL} {LSTM}", "500_000"),
 )
 
-TASKS = *FIRST, *MEMORY, *CONTROL, *REPLAY, *MINATAR, *PQN, *RULES, *PONG, *BUILT_IN
+TASKS = (
+    *FIRST,
+    *MEMORY,
+    *MEMORIES,
+    *CONTROL,
+    *REPLAY,
+    *MINATAR,
+    *PQN,
+    *RULES,
+    *PONG,
+    *BUILT_IN,
+)

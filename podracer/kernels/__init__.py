@@ -12,7 +12,7 @@ from podracer.kernels.collectives import together
 from podracer.kernels.convolution import conv_general_dilated, max_pool
 from podracer.kernels.foreign import without_effect
 from podracer.kernels.installing import install
-from podracer.kernels.loops import scan
+from podracer.kernels.loops import linear_recurrence, scan
 from podracer.kernels.products import concatenate, dot_general, relu
 from podracer.kernels.rows import write_rows
 from podracer.kernels.shuffling import permutation
@@ -28,6 +28,7 @@ __all__ = [
     "grad_of_sum",
     "install",
     "is_on",
+    "linear_recurrence",
     "max_pool",
     "off",
     "permutation",

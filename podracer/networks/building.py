@@ -14,7 +14,7 @@ from podracer.agent import Key, PyTree
 from podracer.errors import UserError
 from podracer.networks import encoders, heads, torsos
 from podracer.networks.masks import forbid_in_policy, mask_network
-from podracer.networks.modules import ActorCritic, Config, WithHeads, make_cells
+from podracer.networks.modules import ActorCritic, Config, WithHeads, make_layers
 from podracer.networks.network import Network, of_modules
 from podracer.observations import selected
 
@@ -96,11 +96,7 @@ def build(
         return module.init(key, initial_memory(1), timesteps)
 
     def initial_memory(batch_size: int) -> PyTree:
-        # All zeros: neither the key nor the width of the input matters.
-        core = tuple(
-            cell.initialize_carry(jax.random.key(0), (batch_size, 1))
-            for cell in make_cells(config)
-        )
+        core = tuple(layer.initial(batch_size) for layer in make_layers(config))
         return (core,) * branches
 
     def step(params: PyTree, memory: PyTree, timestep: dm_env.TimeStep):

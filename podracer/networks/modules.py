@@ -2,18 +2,16 @@
 
 import dataclasses
 from collections.abc import Callable
-from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import dm_env
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from podracer import kernels
 from podracer.agent import PyTree
 from podracer.errors import UserError, check_at_least_one
-from podracer.networks import encoders, heads, torsos
+from podracer.networks import encoders, heads, memories, torsos
 from podracer.networks.network import Predictions
 from podracer.networks.policies import Composite, Policy
 from podracer.observations import selected
@@ -53,8 +51,9 @@ class Config:
     must include it: transformations.observe_last_action)"""
     separate_value: bool = False
     """separate torso and recurrent core for the value"""
-    memory: Literal["none", "lstm", "gru"] = "none"
-    """recurrent core between torso and heads"""
+    memory: Literal["none", "lstm", "gru", "lru", "mingru", "gtrxl"] = "none"
+    """recurrent core between torso and heads: step by step (lstm, gru), linear and parallel
+    over an unroll (lru, mingru), or a gated transformer (gtrxl)"""
     memory_size: int = 128
     """number of units in each layer of the recurrent core"""
     memory_layers: int = 1
@@ -66,9 +65,14 @@ class Config:
     all. Another value_sees gives the value a torso and recurrent core of its own"""
     value_sees: tuple[str, ...] = ()
     """leaves of the observation that the value sees; empty: all"""
+    memory_window: int = 64
+    """number of timesteps that each layer of gtrxl attends to, the present one included"""
+    memory_heads: int = 4
+    """number of attention heads of gtrxl; must divide memory_size"""
 
     def __post_init__(self):
         names = ("width", "depth", "memory_size", "memory_layers")
+        names += ("memory_window", "memory_heads")
         check_at_least_one(
             **{f"hidden_sizes[{i}]": n for i, n in enumerate(self.hidden_sizes)},
             **{name: getattr(self, name) for name in names},
@@ -78,6 +82,26 @@ class Config:
                 "layer_norm is true, which a resnet torso does not have: leave it out "
                 "(--network.no-layer-norm), or choose another torso"
             )
+        self._check_attention()
+
+    def _check_attention(self):
+        if self.memory == "gtrxl":
+            if self.memory_size % self.memory_heads:
+                raise UserError(
+                    f"memory_heads is {self.memory_heads}, which does not divide memory_size "
+                    f"({self.memory_size}): choose a divisor"
+                )
+            return
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if (
+                field.name in ("memory_window", "memory_heads")
+                and value != field.default
+            ):
+                raise UserError(
+                    f"{field.name} is {value}, which has no effect on memory {self.memory}: "
+                    "leave it out, or choose gtrxl (--network.memory gtrxl)"
+                )
 
     @property
     def branches(self) -> dict[str, tuple[str, ...]]:
@@ -140,10 +164,12 @@ class Branch(nn.Module):
             seen = jnp.where(timesteps.first()[..., None], 0.0, last_action)
             features.append(seen)
         features = jnp.concatenate(features, axis=-1)
+        if config.memory in memories.RESIDUAL:
+            features = memories.dense(config.memory_size, name="embedding")(features)
         after = []
-        for cell, carry in zip(make_cells(config), memory, strict=True):
-            carry, features = Core(cell)(carry, features, timesteps.first())
-            after.append(carry)
+        for layer, x in zip(make_layers(config), memory, strict=True):
+            x, features = layer(x, features, timesteps.first())
+            after.append(x)
         return tuple(after), features
 
 
@@ -186,28 +212,6 @@ class WithHeads(nn.Module):
         return (after,), self.heads(features)
 
 
-class Core(nn.Module):
-    """A recurrent cell over time; its memory is reset to 0 at FIRST."""
-
-    cell: nn.RNNCellBase
-
-    def __call__(self, memory: PyTree, features: jax.Array, first: jax.Array):
-        if self.is_initializing():
-            self.cell(memory, features[0])
-        cell = self.cell.clone(parent=None)  # unbound, as lax.scan needs it
-
-        def step(params, memory, inputs):
-            features, first = inputs  # [B, F], [B]
-            memory = jax.tree.map(
-                lambda x: jnp.where(first[:, None], jnp.zeros_like(x), x), memory
-            )
-            return cell.apply(params, memory, features)
-
-        over_time = partial(step, self.cell.variables)
-        inputs = features, first
-        return kernels.scan(over_time, memory, inputs, together=8, recompute=True)
-
-
 def make_torso(config: Config, torso: str) -> nn.Module:
     init = torsos.INITS[config.init]
     dtype = jnp.bfloat16 if config.precision == "bfloat16" else None
@@ -221,14 +225,8 @@ def make_torso(config: Config, torso: str) -> nn.Module:
     return torsos.CONVOLUTIONS[torso](init, config.layer_norm, dtype)
 
 
-def make_cells(config: Config) -> list[nn.RNNCellBase]:
-    """A cell for each layer of the recurrent core."""
-    cells = {"lstm": nn.OptimizedLSTMCell, "gru": nn.GRUCell}
-    if config.memory == "none":
-        return []
-    make = partial(
-        cells[config.memory],
-        config.memory_size,
-        recurrent_kernel_init=torsos.orthogonal(),
-    )
-    return [make() for _ in range(config.memory_layers)]
+def make_layers(config: Config) -> list[Any]:
+    """The layers of the recurrent core, see `memories`."""
+    sizes = config.memory_size, config.memory_window, config.memory_heads
+    count = 0 if config.memory == "none" else config.memory_layers
+    return [memories.make_layer(config.memory, *sizes) for _ in range(count)]

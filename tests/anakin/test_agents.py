@@ -38,6 +38,8 @@ from tests.rule_files import returns_rule
 
 NETWORK = networks.Config(hidden_sizes=(8,))
 RECURRENT = dataclasses.replace(NETWORK, memory="gru", memory_size=4)
+LINEAR = dataclasses.replace(RECURRENT, memory="lru")
+TRANSFORMER = dataclasses.replace(RECURRENT, memory="gtrxl")
 PRIVILEGED = dataclasses.replace(
     NETWORK, policy_sees=("action_mask", "pixels"), value_sees=("pixels", "state")
 )
@@ -66,6 +68,8 @@ SAC, TD3 = sac.NetworkConfig(hidden_sizes=(8,)), td3.NetworkConfig(hidden_sizes=
 CASES = {
     "ppo": (ppo, PPO, NETWORK, Interface(), Catch()),
     "ppo-recurrent": (ppo, PPO, RECURRENT, Interface(), Catch()),
+    "ppo-linear": (ppo, PPO, LINEAR, Interface(), Catch()),
+    "ppo-transformer": (ppo, PPO, TRANSFORMER, Interface(), Catch()),
     "ppo-mixed": (ppo, PPO, PRIVILEGED, NORMALIZED, Mixed()),
     "ppo-continuous": (ppo, PPO, NETWORK, NORMALIZED, PENDULUM),
     "impala-continuous": (impala, impala.Config(), NETWORK, NORMALIZED, PENDULUM),
@@ -127,7 +131,9 @@ def trained(case, cores, updates=3, **config):
 # Of two agents on the oldest jax too: eight cores' programs take long to compile.
 OLDEST = ("ppo-continuous", "batch_ppo")
 # Another case of the same agents, or an agent whose programs compile for half a minute.
-SLOW = ("ppo-recurrent", "impala-continuous", "disco", "muzero")
+SLOW = ("impala-continuous", "disco", "muzero") + tuple(
+    f"ppo-{memory}" for memory in ("recurrent", "linear", "transformer")
+)
 MARKS = {x: pytest.mark.core for x in OLDEST} | {x: pytest.mark.slow for x in SLOW}
 MARKED = [
     pytest.param(x, marks=[MARKS[x]] if x in MARKS else [])

@@ -38,3 +38,35 @@ def test_an_accelerator_takes_several_small_steps_in_an_iteration(
     jax.tree.map(
         lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), results, expected
     )
+
+
+@pytest.mark.parametrize("length", [1, 7])
+@pytest.mark.parametrize("is_complex", [False, True])
+def test_a_linear_recurrence_is_the_same_on_any_platform(
+    length, is_complex, monkeypatch
+):
+    random = np.random.default_rng(0)
+    decay, inputs = random.normal(size=(2, length, 2, 3)) * (1 + 0.5j * is_complex)
+    decay[length // 2, 0] = 0.0  # a reset
+    before = random.normal(size=(2, 3)) * (1 + 0.5j * is_complex)
+    expected = []
+    for a, b in zip(decay, inputs, strict=True):
+        expected.append(a * (expected[-1] if expected else before) + b)
+
+    def pair(x):
+        real, imaginary = np.float32(np.real(x)), np.float32(np.imag(x))
+        return (real, imaginary) if is_complex else real
+
+    for platform in ("cpu", "default"):
+        monkeypatch.setattr(
+            jax.lax, "platform_dependent", lambda *x, p=platform, **f: f[p](*x)
+        )
+        function = jax.jit(lambda *x: kernels.linear_recurrence(*x))  # not traced yet
+        program = str(function.trace(pair(decay), pair(inputs), pair(before)).jaxpr)
+        assert ("scan" in program) == (platform == "cpu")
+        result = function(pair(decay), pair(inputs), pair(before))
+        jax.tree.map(
+            lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6),
+            result,
+            pair(expected),
+        )
