@@ -166,7 +166,7 @@ def make_agent(
         targets = optax.incremental_update(
             params.critics, shared.targets, config.target_rate
         )
-        metrics |= {"temperature": jnp.exp(shared.params.log_temperature)}
+        metrics |= {"entropy_temperature": jnp.exp(shared.params.log_temperature)}
         updates = optax.safe_increment(shared.updates)
         # As in the loss, where XLA finds that it is the same.
         values = network.values(shared.params.critics, batch.timesteps, batch.action)
@@ -317,5 +317,8 @@ PRESETS = {
 
 METRICS = {
     "loss/temperature": ("", "mean loss of SAC's temperature per step"),
-    "temperature": ("reward / nat", "weight of the policy's entropy beside the reward"),
+    "entropy_temperature": (
+        "reward / nat",
+        "weight of the policy's entropy beside the reward",
+    ),
 }
