@@ -21,7 +21,7 @@ from podracer.errors import UserError, check_ranges
 from podracer.learning import losses, optimizers
 from podracer.learning.gradients import Loss, mean_gradient, sequences
 from podracer.networks import critics, heads
-from podracer.networks.critics import ActorAndCritics, lowest
+from podracer.networks.critics import ActorAndCritics, ActorParams, lowest
 from podracer.parallel import AVERAGE, Average
 from podracer.transformations import Interface
 from podracer.transformations.replay import Config as Replay
@@ -81,13 +81,6 @@ class Learned(NamedTuple):
     policy: PyTree
     critics: tuple[PyTree, ...]
     log_temperature: jax.Array  # float32 []
-
-
-class ActorParams(NamedTuple):
-    """What actors need."""
-
-    policy: PyTree
-    untrained: jax.Array  # bool []
 
 
 class Shared(NamedTuple):

@@ -28,7 +28,7 @@ from podracer.errors import check_at_least_one, check_ranges
 from podracer.learning import losses, optimizers
 from podracer.learning.gradients import Loss, mean_gradient, sequences
 from podracer.networks import critics, heads
-from podracer.networks.critics import ActorAndCritics, Params, lowest
+from podracer.networks.critics import ActorAndCritics, ActorParams, Params, lowest
 from podracer.networks.torsos import dense
 from podracer.parallel import AVERAGE, Average
 
@@ -74,13 +74,6 @@ class NetworkConfig(critics.Config):
     """A deterministic policy and critics, each with a torso of its own."""
 
 
-class ActorParams(NamedTuple):
-    """What actors need."""
-
-    policy: PyTree
-    untrained: jax.Array  # bool []
-
-
 class Shared(NamedTuple):
     """Equal on all learner cores."""
 
@@ -109,7 +102,7 @@ def make_agent(
     """
     critics.check(network, "TD3")
     optimizer = optax.scale_by_adam()
-    critic_loss, policy_loss = make_critic_loss(network), make_policy_loss(network)
+    critic_loss = make_critic_loss(network)
 
     def initial_learner_state(key):
         params = network.init(key)
@@ -158,7 +151,7 @@ def make_agent(
         opt_state = opt_state._replace(critics=state)
 
         def improve(params, opt_state, targets):
-            loss = policy_loss(params.critics)
+            loss = make_policy_loss(network, params.critics)
             gradients, metrics = gradient(loss, params.policy)
             policy, state = optimizers.descend(
                 optimizer,
@@ -236,22 +229,17 @@ def make_critic_loss(network: ActorAndCritics) -> Loss:
     return loss
 
 
-def make_policy_loss(network: ActorAndCritics):
-    """(critics) -> a loss (policy, Batch [T, B], ()) -> Terms [T, B] (equation 1).
+def make_policy_loss(network: ActorAndCritics, values: tuple[PyTree, ...]) -> Loss:
+    """(policy, Batch [T, B], ()) -> Terms [T, B], of a policy that maximizes the value of the
+    first of the critics `values` (equation 1)."""
 
-    The value of the first critic, whose sign is turned.
-    """
+    def loss(params, batch, memory):
+        action = network.policy(params, batch.timesteps)
+        value = network.values(values[:1], batch.timesteps, action)
+        total = -batch.mask * jnp.mean(value, (0, -1))
+        return losses.Terms(total, {"loss/policy": total}, batch.mask)
 
-    def of_critics(values: tuple[PyTree, ...]) -> Loss:
-        def loss(params, batch, memory):
-            action = network.policy(params, batch.timesteps)
-            value = network.values(values[:1], batch.timesteps, action)
-            total = -batch.mask * jnp.mean(value, (0, -1))
-            return losses.Terms(total, {"loss/policy": total}, batch.mask)
-
-        return loss
-
-    return of_critics
+    return loss
 
 
 def make_network(

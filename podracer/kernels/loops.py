@@ -1,5 +1,4 @@
-"""Loops over time, for accelerators, whose kernels take longer to launch than to compute a small
-step."""
+"""Loops over time: an accelerator launches a kernel slower than it computes a small step."""
 
 from collections.abc import Callable
 from functools import partial

@@ -55,6 +55,13 @@ class Params(NamedTuple):
     critics: tuple[PyTree, ...]  # K
 
 
+class ActorParams(NamedTuple):
+    """What actors need."""
+
+    policy: PyTree
+    untrained: jax.Array  # bool [], until the first update, when actions are random
+
+
 class ActorAndCritics(NamedTuple):
     """A policy and its critics, as pure functions."""
 

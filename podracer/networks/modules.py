@@ -92,14 +92,11 @@ class Config:
                     f"({self.memory_size}): choose a divisor"
                 )
             return
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if (
-                field.name in ("memory_window", "memory_heads")
-                and value != field.default
-            ):
+        for name in ("memory_window", "memory_heads"):
+            value = getattr(self, name)
+            if value != getattr(Config, name):
                 raise UserError(
-                    f"{field.name} is {value}, which has no effect on memory {self.memory}: "
+                    f"{name} is {value}, which has no effect on memory {self.memory}: "
                     "leave it out, or choose gtrxl (--network.memory gtrxl)"
                 )
 

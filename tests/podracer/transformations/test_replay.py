@@ -374,3 +374,29 @@ def test_members_of_a_population_fill_rings_of_their_own():
     assert_equal(
         ring_of[:, :, :4], trajectories.timesteps.observation.astype(jnp.uint8)
     )
+
+
+VECTOR = specs.BoundedArray((3,), np.float32, -1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("wrap", "spec"),
+    [
+        (lambda agent: transformations.stack_frames(agent, 2, FRAME), FRAME),
+        (lambda agent: transformations.scale_observations(agent, VECTOR), VECTOR),
+        (lambda agent: transformations.normalize_observations(agent, VECTOR), VECTOR),
+        (lambda agent: transformations.normalize_rewards(agent, 0.9), VECTOR),
+    ],
+    ids=["frames", "scaled", "normalized", "rewards"],
+)
+def test_transformations_pass_weights_and_priorities_on(wrap, spec):
+    """What is learned from by weight is what is learned from without."""
+    agent, key = wrap(weigher()), jax.random.key(0)
+    trajectory, weight = delivered(2, 0, agent, spec), jnp.float32([2.0, 0.5])
+    state = agent.initial_learner_state(key)
+    plain, metrics = agent.learner_step(key, state, trajectory)
+    weighted, others, priority = agent.weighted_step(key, state, trajectory, weight)
+    assert_equal(others.pop("weight"), weight)
+    assert_equal((weighted, others), (plain, metrics))
+    assert_equal(priority, metrics["seen"].timesteps.reward.mean(axis=0))
+    assert wrap(keeper()).weighted_step is None
