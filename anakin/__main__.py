@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 import anakin
-from anakin import planning, population
+from anakin import adaptation, planning, population
 from anakin.command import environments, meta_train
 from anakin.command.flags import Plan, Train
 from anakin.command.memory import of_run
@@ -39,7 +39,7 @@ def train(argv: Sequence[str]) -> None:
     config = configured.config
     if config.together and hosts.number_of() > 1:
         raise UserError(
-            "--seeds and --sweep are for one process: start one on each host"
+            "--seeds, --sweep and --population are for one process: start one on each host"
         )
     runs = members.choose(config) if config.together else ()
     share = (len(runs) or config.batch_size) // hosts.number_of()
@@ -82,6 +82,7 @@ def train(argv: Sequence[str]) -> None:
                 name: [x.hyperparameters[name] for x in runs]
                 for name in runs[0].hyperparameters
             },
+            adapt=adaptation.of_flags(config),
             **options,
         )
         with naming:

@@ -1,4 +1,7 @@
-"""The runs of one program: each has its own folder, as if it had been trained alone."""
+"""The runs of one program: each has its own folder, as if it had been trained alone.
+
+The members of a population have one, too; what they take from one another is in their rows.
+"""
 
 import contextlib
 import dataclasses
@@ -13,6 +16,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from podracer import command, files, metrics
+from podracer.command import spaces
 from podracer.checkpoints import finding
 from podracer.checkpoints.checkpoint import Checkpoints
 from podracer.errors import UserError
@@ -32,11 +36,17 @@ class Member(NamedTuple):
 
 
 def choose(config: Any) -> list[Member]:
-    """Every seed with every combination of the swept values. Raises UserError.
+    """Every seed with every combination of the swept values, or a population's members.
 
     Args:
-      config: a command's, with `seed`, `seeds`, `sweep`, `agent`, `cores` and `keep`.
+      config: a command's, with `seed`, `seeds`, `sweep`, `population`, `pbt`, `agent`,
+        `cores` and `keep`.
+
+    Raises:
+      UserError: values are impossible, or two runs would have one folder.
     """
+    if config.population:
+        return _drawn(config)
     fields = [_sweep(config.agent, text) for text in config.sweep]
     names = [name for name, _ in fields]
     for name in names:
@@ -64,6 +74,23 @@ def choose(config: Any) -> list[Member]:
             f"sweep gives {times} runs the folder {name}: leave equal values out, and "
             "choose others that differ in their first six digits"
         )
+    return members
+
+
+def _drawn(config: Any) -> list[Member]:
+    """The members of a population, each with hyperparameters drawn from their ranges."""
+    ranges = config.pbt.ranges
+    spaces.check_of_agent(ranges, config.agent, "pbt.fields")
+    places = np.random.default_rng(config.seed).random((config.population, len(ranges)))
+    members = []
+    for number, row in enumerate(places):
+        drawn = zip(ranges.items(), row, strict=True)
+        hyperparameters = {name: float(x.at(place)) for (name, x), place in drawn}
+        agent = dataclasses.replace(config.agent, **hyperparameters)
+        seed = config.seed + number
+        # With `population`, by which the folder says that the run was not alone.
+        own = dataclasses.replace(config, agent=agent, seed=seed, cores=1)
+        members.append(Member(f"member-{number}", seed, hyperparameters, own))
     return members
 
 
@@ -145,11 +172,16 @@ def _resume(
     """All of them from the newest checkpoint that all have, but those that failed before it."""
     options, base = config.keep, config.keep.resume.absolute()
     folders = [base / m.name for m in members]
+    if config.population and not (base / run_folder.TOGETHER).exists():
+        raise UserError(
+            f"{base}: a member of a population, which took over others' learners as it "
+            f"trained: resume the population, --resume {base.parent}"
+        )
     with command.stopping() as stopped, contextlib.ExitStack() as stack:
         for folder in folders:
             run_folder.load_config(folder)
             stack.enter_context(run_folder.held(folder))
-        updates, failures = _common(folders)
+        updates, failures = _common(folders, replaced=bool(config.population))
 
         def restore(states: Sequence[Any], layout: Any) -> list[Any]:
             return [
@@ -176,18 +208,24 @@ def _resume(
     return base
 
 
-def _common(folders: Sequence[Path]) -> tuple[int, dict[Path, FloatingPointError]]:
+def _common(
+    folders: Sequence[Path], replaced: bool = False
+) -> tuple[int, dict[Path, FloatingPointError]]:
     """The newest checkpoint, by its updates, that all runs have, and the runs that had failed
-    before it. Raises UserError where there is none."""
+    before it: none in a population, where failed ones are `replaced`. Raises UserError where
+    there is none."""
     states = {folder: run_folder.load_state(folder) for folder in folders}
     whole = {x: {*finding.find_whole(x / run_folder.CHECKPOINTS)} for x in folders}
-    failed = [x for x in folders if states[x].get("state") == "failed"]
+    failed = [
+        x for x in folders if states[x].get("state") == "failed" and not replaced
+    ]
     others = [x for x in folders if x not in failed] or folders
     common = set.intersection(*(whole[x] for x in others))
     if not common:
         raise UserError(
             f"{folders[0].parent}: its runs have no whole checkpoint of the same update: "
-            f"resume each alone, {folders[0]}, or start them again"
+            + ("" if replaced else f"resume each alone, {folders[0]}, or ")
+            + "start them again"
         )
     updates = max(common)
     return updates, {
@@ -274,7 +312,8 @@ def _recorded(
     stack.enter_context(progress)
     if not config.keep.quiet:
         print(f"{title}: {len(live)} runs, recorded in {base}")
-    return _record(updates, state_of, live, progress)
+    replaced = bool(config.population and config.pbt.exploit)
+    return _record(updates, state_of, live, progress, replaced)
 
 
 def _record(
@@ -282,10 +321,12 @@ def _record(
     state_of: Callable[[Any, int], Any],
     live: dict[int, _Recording],
     progress: Progress,
+    replaced: bool,
 ) -> dict[Path, FloatingPointError]:
     """Records what the program yields until it ends; returns which runs failed, and why.
 
-    `live` are the runs by their number; those that fail are taken out.
+    `live` are the runs by their number; those that fail are taken out, but where they are
+    `replaced`: such a run has no rows until it is.
     """
     failures: dict[Path, FloatingPointError] = {}
     state = None
@@ -297,10 +338,16 @@ def _record(
     with contextlib.suppress(FloatingPointError):  # it was in place of a row
         for state, rows in updates:
             for number, row in enumerate(rows or ()):
-                if number in live and isinstance(row, FloatingPointError):
-                    failures[live[number].folder] = row
-                    live.pop(number).fail(row)
-                elif number in live and row:
+                if number not in live or row is None:
+                    continue
+                folder = live[number].folder
+                if isinstance(row, FloatingPointError):
+                    failures[folder] = row
+                    live[number].row = None  # of no checkpoint's
+                    if not replaced:
+                        live.pop(number).fail(row)
+                else:
+                    failures.pop(folder, None)
                     live[number].write(row)
             if newest := [x.row for x in live.values() if rows and x.row]:
                 progress.update(_together(newest))
@@ -308,6 +355,9 @@ def _record(
                 save()
     if state is not None:
         save()
+    for one in live.values():
+        if one.folder in failures:
+            one.fail(failures[one.folder])
     return failures
 
 
