@@ -195,7 +195,9 @@ def adapt(rule: Rule, begin: Callable, population: Any) -> Any:
       population: a `Population` with a standing.
     """
     state, hyperparameters, standing = population
-    keys, of_all, changed = MEMBERS.gather((state.key, scores(standing), hyperparameters))
+    keys, of_all, changed = MEMBERS.gather(
+        (state.key, scores(standing), hyperparameters)
+    )
     parents, changed = rule(_key(keys[0], OF_RULE, state.updates[0]), of_all, changed)
     took = jnp.where(parents == jnp.arange(parents.shape[0]), NOBODY, parents)
     parents, took, hyperparameters = MEMBERS.share((parents, took, changed))

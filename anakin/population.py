@@ -81,9 +81,10 @@ def train(
       updates_per_report, reset_pool, stopped: as for `anakin.train`.
       cores: number of cores; default: all.
       adapt: when and how the runs take over one another's learners and hyperparameters, see
-        `adaptation`; each interval ends with a report, whose rows have `population/parent`
-        and `population/NAME` of each hyperparameter. A failed run continues with the learner
-        of another. By default each run is alone.
+        `adaptation`; each interval ends with a report. Rows have the number of their interval
+        as `population/interval`, the run whose learner was taken at its start as
+        `population/parent` (-1: none was), and `population/NAME` of each hyperparameter. A
+        failed run goes on with the learner of another. By default each run is alone.
       restore: (initial states of the runs, the `LAYOUT` of each) -> those to resume from,
         after equal numbers of updates. On as many cores they resume bit for bit.
 
@@ -248,7 +249,8 @@ def make_programs(
         results = make_call(partial(unit, hyperparameters))(state, updates, report)
         state, metrics, failures = results
         if adapt:
-            told = {"parent": standing.parent, **hyperparameters}
+            interval = (state.updates - 1) // adapt[1]
+            told = {"interval": interval, "parent": standing.parent, **hyperparameters}
             after = adaptation.counted(standing, metrics, failures)
             standing = jax.tree.map(partial(jnp.where, report), after, standing)
             metrics |= {f"population/{name}": x for name, x in told.items()}

@@ -94,9 +94,7 @@ class Average(NamedTuple):
         if self.cores == 1:
             return tree
         parts, number = self.cores, jax.lax.axis_index(self.axis)
-        return jax.tree.map(
-            lambda x: x.reshape(parts, -1, *x.shape[1:])[number], tree
-        )
+        return jax.tree.map(lambda x: x.reshape(parts, -1, *x.shape[1:])[number], tree)
 
     def first(self, tree: Any) -> Any:
         """The least of every leaf over the cores: a uint32 from 1, or 0 for none."""

@@ -216,9 +216,7 @@ def _common(
     there is none."""
     states = {folder: run_folder.load_state(folder) for folder in folders}
     whole = {x: {*finding.find_whole(x / run_folder.CHECKPOINTS)} for x in folders}
-    failed = [
-        x for x in folders if states[x].get("state") == "failed" and not replaced
-    ]
+    failed = [x for x in folders if states[x].get("state") == "failed" and not replaced]
     others = [x for x in folders if x not in failed] or folders
     common = set.intersection(*(whole[x] for x in others))
     if not common:
