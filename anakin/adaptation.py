@@ -8,7 +8,7 @@ A member's environments, keys and replay are its own.
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -36,7 +36,7 @@ class Config:
 
     interval: int | None = None
     """environment steps of a member between two adaptations, rounded up to whole reports;
-    default: a twentieth of the run"""
+    default: a twentieth of the run. After the last adaptation a whole one follows"""
     fields: tuple[str, ...] = ()
     """the agent's hyperparameters that differ, each with its range, which is on a logarithmic
     scale where it is above 0: learning-rate=1e-5..1e-2"""
@@ -71,6 +71,21 @@ class Adaptation(NamedTuple):
 
     rule: Rule
     steps: int  # environment steps of a member between two adaptations
+
+
+class Updates(NamedTuple):
+    """When a population adapts, in updates."""
+
+    interval: int  # after each of which it does
+    last: int  # and not after more than these, so that a whole interval follows
+
+    def are_due(self, done: jax.Array) -> jax.Array:
+        """Whether a population adapts after `done` updates, uint32 []."""
+        return (done > 0) & (done % self.interval == 0) & (done <= self.last)
+
+    def number(self, done: jax.Array) -> jax.Array:
+        """The number of adaptations before the last of `done` updates, uint32 []."""
+        return jnp.minimum(done - 1, jnp.uint32(self.last)) // self.interval
 
 
 def of_flags(config: Any) -> Adaptation | None:

@@ -75,7 +75,7 @@ def describe(
     steps = batch_size * config.unroll_length * (count or 1)
     print("\n".join(report.report(call, slice, "an update", steps)))
     if adapt:
-        print(adaptation.described(agent, count, used, adapt[1]))
+        print(adaptation.described(agent, count, used, adapt[1].interval))
 
 
 def programs(
@@ -107,7 +107,7 @@ def programs_together(
     batch_size: int,
     unroll_length: int,
     reset_pool: int | None = None,
-    adapt: tuple[adaptation.Rule, int] | None = None,
+    adapt: tuple[adaptation.Rule, adaptation.Updates] | None = None,
 ) -> list[compiled.Program]:
     """The same of `population.train`, for `runs` that differ in these hyperparameters; for
     `adapt` see `population.make_programs`."""

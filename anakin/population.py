@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from anakin import adaptation
-from anakin.adaptation import Adaptation, Rule, Standing
+from anakin.adaptation import Adaptation, Rule, Standing, Updates
 from anakin.calls import make_call, with_tally
 from anakin.checks import check, check_played, in_one_line
 from anakin.reports import Reports, begin, compiling, iterate, make_reports
@@ -148,9 +148,9 @@ def in_step(
     total_steps: int,
     updates_per_report: int | None,
     adapt: Adaptation | None,
-) -> tuple[Reports, tuple[Rule, int] | None]:
-    """The reports of runs with `steps` an update, and the rule with the updates between two
-    adaptations, each of which falls on a report."""
+) -> tuple[Reports, tuple[Rule, Updates] | None]:
+    """The reports of runs with `steps` an update, and the rule with the updates after which
+    they adapt, each time at a report."""
     reports = make_reports(steps, total_steps, updates_per_report)
     if not adapt:
         return reports, None
@@ -158,10 +158,12 @@ def in_step(
     count = -(-least // reports.updates)  # reports between two adaptations
     if updates_per_report is None:  # which would make the interval longer than need be
         reports = reports._replace(updates=-(-least // count))
-    return reports, (adapt.rule, count * reports.updates)
+    interval = count * reports.updates
+    last = max(0, reports.total_updates - interval)
+    return reports, (adapt.rule, Updates(interval, last))
 
 
-def rule_of(config: Any) -> tuple[Rule, int] | None:
+def rule_of(config: Any) -> tuple[Rule, Updates] | None:
     """The same rule and updates for the flags of `anakin train`."""
     steps = config.batch_size * config.unroll_length
     total_steps, updates = config.total_steps, config.updates_per_report
@@ -221,12 +223,13 @@ def make_programs(
     mesh,
     unroll_length: int,
     reset_pool: int | None,
-    adapt: tuple[Rule, int] | None = None,
+    adapt: tuple[Rule, Updates] | None = None,
 ) -> Programs:
     """The programs of S runs: (keys [S], hyperparameters, index [B]) -> Population, and
     (population, updates, report) -> ..., see `make_call`.
 
-    `adapt` is a rule, and the number of updates after which a call begins with it.
+    With `adapt`, a rule and when, a call that is due begins with it: the state that a report
+    came from is the one that can be saved.
     """
     environment = batched(environment, reset_pool)
 
@@ -249,7 +252,7 @@ def make_programs(
         results = make_call(partial(unit, hyperparameters))(state, updates, report)
         state, metrics, failures = results
         if adapt:
-            interval = (state.updates - 1) // adapt[1]
+            interval = adapt[1].number(state.updates)
             told = {"interval": interval, "parent": standing.parent, **hyperparameters}
             after = adaptation.counted(standing, metrics, failures)
             standing = jax.tree.map(partial(jnp.where, report), after, standing)
@@ -258,10 +261,9 @@ def make_programs(
 
     def before(population, updates, report):
         if adapt:
-            rule, interval = adapt
-            done = population.state.updates[0]
+            rule, when = adapt
             population = jax.lax.cond(
-                (done > 0) & (done % interval == 0),
+                when.are_due(population.state.updates[0]),
                 partial(adaptation.adapt, rule, begin),
                 lambda as_it_is: as_it_is,
                 population,

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from podracer import command, files, metrics
-from podracer.command import spaces
 from podracer.checkpoints import finding
 from podracer.checkpoints.checkpoint import Checkpoints
+from podracer.command import spaces
 from podracer.errors import UserError
 from podracer.runs import recording, run, run_folder
 from podracer.runs.listing import to_points
