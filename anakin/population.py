@@ -179,15 +179,14 @@ def _rows(
     """
     metrics, failures = jax.device_get((metrics, failures))
     numbers = range(len(next(iter(metrics.values()))))
-    if adapts:
-        failed.clear()
     for i in numbers:
-        if i in failed:
+        if i in failed and not adapts:
             continue
         try:
             tally.stop_if_not_finite({name: x[i] for name, x in failures.items()})
+            failed.pop(i, None)
         except FloatingPointError as error:
-            failed[i] = error
+            failed.setdefault(i, error)
     rows = [{name: float(x[i]) for name, x in metrics.items()} for i in numbers]
     return [episodes.means(row) for row in rows]
 
