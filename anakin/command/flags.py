@@ -31,6 +31,10 @@ class Train(flags.Train):
     follow"""
     sweep: tuple[str, ...] = ()
     """runs side by side with different hyperparameters: learning-rate=1e-3,3e-3"""
+    schedule: tuple[str, ...] = ()
+    """hyperparameters that change with the environment steps of the run,
+    learning-rate=0:1e-3,500_000:1e-4, or the folder of a population or of its member, whose
+    schedule is repeated"""
     population: int | None = None
     """number of members of a population to train side by side, with hyperparameters from
     pbt.fields that adapt as it trains (population based training)"""
@@ -57,9 +61,10 @@ class Train(flags.Train):
                 raise UserError("--pbt.* are for a population: add --population 16")
             return
         check_range("population", self.population, 2, MOST_SEEDS)
-        if self.seeds > 1 or self.sweep:
+        if self.seeds > 1 or self.sweep or self.schedule:
             raise UserError(
-                "--population has members of its own: leave out --seeds and --sweep"
+                "--population has members and schedules of its own: leave out --seeds, "
+                "--sweep and --schedule"
             )
         if not self.pbt.fields:
             raise UserError(

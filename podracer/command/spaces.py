@@ -50,17 +50,15 @@ def ranges(texts: Sequence[str], flag: str) -> dict[str, Range]:
     return found
 
 
-def check_of_agent(spaces: dict[str, Range], agent: Any, flag: str) -> None:
-    """Raises UserError unless all are floats of the agent, which takes both ends."""
+def check_takes(agent: Any, name: str, value: float, flag: str) -> None:
+    """Raises UserError unless the agent has a float of that name, which may be `value`."""
     floats = [f.name for f in dataclasses.fields(agent) if f.type in (float, "float")]
-    for name, space in spaces.items():
-        if name not in floats:
-            raise UserError(
-                f"{flag} has {name}; it must be one of the agent's float hyperparameters: "
-                f"{', '.join(x.replace('_', '-') for x in floats)}"
-            )
-        for end in space:
-            try:
-                dataclasses.replace(agent, **{name: end})
-            except ValueError as error:
-                raise UserError(f"{flag}: {error}") from error
+    if name not in floats:
+        raise UserError(
+            f"{flag} has {name}; it must be one of the agent's float hyperparameters: "
+            f"{', '.join(x.replace('_', '-') for x in floats)}"
+        )
+    try:
+        dataclasses.replace(agent, **{name: value})
+    except ValueError as error:
+        raise UserError(f"{flag}: {error}") from error

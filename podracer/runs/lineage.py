@@ -106,6 +106,22 @@ def of_member(history: History, member: int) -> list[Link]:
     return links[::-1]
 
 
+def of_folder(folder: Path) -> list[Link]:
+    """The life of the learner of a population's best member, or of the member in `folder`.
+
+    Raises UserError.
+    """
+    name, _, number = folder.absolute().name.rpartition("-")
+    if (
+        name == "member"
+        and number.isdigit()
+        and is_population(folder.absolute().parent)
+    ):
+        return of_member(read(folder.absolute().parent), int(number))
+    history = read(folder)
+    return of_member(history, best(history))
+
+
 def hyperparameters(row: Mapping[str, float]) -> dict[str, float]:
     """Those of a row."""
     return {

@@ -33,6 +33,12 @@ class Member(NamedTuple):
     seed: int
     hyperparameters: dict[str, float]  # of its agent, those that are swept
     config: Any  # the command's, as if it ran alone
+    population: int | None = None  # how many it shares learners with
+
+    def about(self, names: dict[str, Any]) -> dict[str, Any]:
+        """What its config.json says, with `names` of agent and environment."""
+        marked = {"population": self.population} if self.population else {}
+        return names | {"train": self.config} | marked
 
 
 def choose(config: Any) -> list[Member]:
@@ -47,7 +53,7 @@ def choose(config: Any) -> list[Member]:
     """
     if config.population:
         return _drawn(config)
-    fields = [_sweep(config.agent, text) for text in config.sweep]
+    fields = swept(config)
     names = [name for name, _ in fields]
     for name in names:
         if names.count(name) > 1:
@@ -59,14 +65,14 @@ def choose(config: Any) -> list[Member]:
     for values in itertools.product(*(values for _, values in fields)):
         hyperparameters = dict(zip(names, values, strict=True))
         agent = dataclasses.replace(config.agent, **hyperparameters)
-        swept = "".join(
+        prefix = "".join(
             f"{name.replace('_', '-')}-{x:g}-" for name, x in hyperparameters.items()
         )
         for seed in range(config.seed, config.seed + config.seeds):
             alone = dataclasses.replace(
                 config, agent=agent, seed=seed, seeds=1, sweep=(), cores=1
             )
-            name = f"{swept}seed-{seed}"
+            name = f"{prefix}seed-{seed}"
             members.append(Member(name, seed, hyperparameters, alone))
     [(name, times)] = Counter(x.name for x in members).most_common(1)
     if times > 1:
@@ -77,10 +83,17 @@ def choose(config: Any) -> list[Member]:
     return members
 
 
+def swept(config: Any) -> list[tuple[str, list[float]]]:
+    """The fields of `config.sweep` and their values. Raises UserError."""
+    return [_sweep(config.agent, text) for text in config.sweep]
+
+
 def _drawn(config: Any) -> list[Member]:
     """The members of a population, each with hyperparameters drawn from their ranges."""
     ranges = config.pbt.ranges
-    spaces.check_of_agent(ranges, config.agent, "pbt.fields")
+    for name, ends in ranges.items():
+        for end in ends:
+            spaces.check_takes(config.agent, name, end, "pbt.fields")
     places = np.random.default_rng(config.seed).random((config.population, len(ranges)))
     members = []
     for number, row in enumerate(places):
@@ -88,9 +101,16 @@ def _drawn(config: Any) -> list[Member]:
         hyperparameters = {name: float(x.at(place)) for (name, x), place in drawn}
         agent = dataclasses.replace(config.agent, **hyperparameters)
         seed = config.seed + number
-        # With `population`, by which the folder says that the run was not alone.
-        own = dataclasses.replace(config, agent=agent, seed=seed, cores=1)
-        members.append(Member(f"member-{number}", seed, hyperparameters, own))
+        alone = dataclasses.replace(
+            config,
+            agent=agent,
+            seed=seed,
+            population=None,
+            pbt=type(config.pbt)(),
+            cores=1,
+        )
+        name, shares = f"member-{number}", config.population * config.pbt.exploit
+        members.append(Member(name, seed, hyperparameters, alone, shares or None))
     return members
 
 
@@ -149,8 +169,8 @@ def train(
         base = options.run or run_folder.fresh(run.name_of(about))
         live = {}
         for number, m in enumerate(members):
-            path, contents = base / m.name, about | {"train": m.config}
-            created = run_folder.created(path, contents, options.overwrite)
+            path = base / m.name
+            created = run_folder.created(path, m.about(about), options.overwrite)
             one = _Recording(created, m, options)
             live[number] = stack.enter_context(one)
         run_folder.rewrite_config(base, about | {"train": config}, run_folder.TOGETHER)
@@ -172,16 +192,13 @@ def _resume(
     """All of them from the newest checkpoint that all have, but those that failed before it."""
     options, base = config.keep, config.keep.resume.absolute()
     folders = [base / m.name for m in members]
-    if config.population and not (base / run_folder.TOGETHER).exists():
-        raise UserError(
-            f"{base}: a member of a population, which took over others' learners as it "
-            f"trained: resume the population, --resume {base.parent}"
-        )
     with command.stopping() as stopped, contextlib.ExitStack() as stack:
         for folder in folders:
             run_folder.load_config(folder)
             stack.enter_context(run_folder.held(folder))
-        updates, failures = _common(folders, replaced=bool(config.population))
+        updates, failures = _common(
+            folders, replaced=any(m.population for m in members)
+        )
 
         def restore(states: Sequence[Any], layout: Any) -> list[Any]:
             return [
@@ -199,7 +216,7 @@ def _resume(
                 continue
             _set_aside(folder / run_folder.CHECKPOINTS, updates)
             metrics.cut(folder / run_folder.METRICS, updates)
-            run_folder.rewrite_config(folder, about | {"train": m.config})
+            run_folder.rewrite_config(folder, m.about(about))
             one = _Recording(contextlib.nullcontext(folder), m, options)
             live[number] = stack.enter_context(one)
         run_folder.rewrite_config(base, about | {"train": config}, run_folder.TOGETHER)
@@ -310,7 +327,7 @@ def _recorded(
     stack.enter_context(progress)
     if not config.keep.quiet:
         print(f"{title}: {len(live)} runs, recorded in {base}")
-    replaced = bool(config.population and config.pbt.exploit)
+    replaced = any(m.population for m in members)
     return _record(updates, state_of, live, progress, replaced)
 
 

@@ -353,7 +353,7 @@ def flags(**fields):
         (lambda: flags(pbt=FIELDS), "--pbt.* are for a population: add --population"),
         (
             lambda: flags(population=8, seeds=2, pbt=FIELDS),
-            "--population has members of its own",
+            "--population has members and schedules of its own",
         ),
         (
             lambda: Config(fields=("clip=1",)),
@@ -402,4 +402,4 @@ def test_members_begin_in_their_ranges():
     costs = [x.hyperparameters["entropy_cost"] for x in chosen]
     assert np.histogram(costs, 4, (0, 2))[0].min() > 10
     assert chosen[1].config.agent.entropy_cost == costs[1]
-    assert chosen[1].config.population == 100
+    assert chosen[1].population == 100 and not chosen[1].config.together
