@@ -213,7 +213,8 @@ def adapt(rule: Rule, begin: Callable, population: Any) -> Any:
     keys, of_all, changed = MEMBERS.gather(
         (state.key, scores(standing), hyperparameters)
     )
-    parents, changed = rule(_key(keys[0], OF_RULE, state.updates[0]), of_all, changed)
+    chosen = rule(_key(keys[0], OF_RULE, state.updates[0]), of_all, changed)
+    parents, changed = _checked(chosen, of_all.shape, changed)
     took = jnp.where(parents == jnp.arange(parents.shape[0]), NOBODY, parents)
     parents, took, hyperparameters = MEMBERS.share((parents, took, changed))
     learners = MEMBERS.gather(state.learner.shared)
@@ -235,6 +236,25 @@ def adapt(rule: Rule, begin: Callable, population: Any) -> Any:
     state = state._replace(learner=learner._replace(local=own[0]), actors=own[1])
     standing = jax.vmap(initial_standing)(took)
     return type(population)(state, hyperparameters, standing)
+
+
+def _checked(
+    chosen: Any, shape: tuple[int], before: Hyperparameters
+) -> tuple[jax.Array, Hyperparameters]:
+    """What a rule returns. Raises UserError where it is something else."""
+    try:
+        parents, changed = chosen
+        kinds = {name: jnp.shape(x) for name, x in changed.items()}
+        is_right = jnp.shape(parents) == shape and parents.dtype == jnp.int32
+    except (TypeError, ValueError, AttributeError):
+        is_right, kinds = False, {}
+    if not is_right or kinds != {name: x.shape for name, x in before.items()}:
+        found = jax.tree.map(jax.typeof, chosen)
+        raise UserError(
+            f"the rule of the population gives {found}; it must give parents, int32 "
+            f"{[*shape]}, and {', '.join(before)}, float32 {[*shape]}"
+        )
+    return parents, {name: jnp.asarray(x, jnp.float32) for name, x in changed.items()}
 
 
 def _key(key: Key, word: int, updates: jax.Array) -> Key:

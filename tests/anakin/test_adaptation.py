@@ -341,6 +341,23 @@ def test_who_takes_over(scores, takes, parents):
     assert [*moved] == takes and {*found[moved]} <= parents
 
 
+@pytest.mark.parametrize(
+    ("rule", "given"),
+    [
+        (lambda key, scores, x: scores, "float32[4]"),
+        (lambda key, scores, x: (scores, x), "float32[4]"),
+        (lambda key, scores, x: (jnp.arange(3), x), "int32[3]"),
+        (lambda key, scores, x: (jnp.arange(4), {}), "{}"),
+        (lambda key, scores, x: None, "None"),
+    ],
+)
+def test_a_rule_that_gives_something_else_is_named(rule, given):
+    with pytest.raises(UserError) as error:
+        train(10, Adaptation(rule, 16))
+    assert given in str(error.value)
+    assert "it must give parents, int32 [4], and learning_rate" in str(error.value)
+
+
 def flags(**fields):
     return Train(ppo.Config(), None, **fields)
 
