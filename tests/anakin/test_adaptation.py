@@ -233,6 +233,35 @@ def test_a_failed_member_that_is_replaced_is_alive_again():
         assert np.isfinite(x).all()
 
 
+def test_who_failed_begins_anew_but_for_its_learner():
+    """Its environments and its replay may hold NaN."""
+    call, start = begun(2, make_agent=maker(capacity=8))
+    trained, _, _ = call(start, jnp.uint32(2), jnp.bool_(True))
+    failed = jnp.zeros(MEMBERS, bool).at[3].set(True)
+    trained = trained._replace(standing=trained.standing._replace(failed=failed))
+    before = arrays(trained)
+    after = arrays(call(trained, jnp.uint32(0), jnp.bool_(False))[0])
+    for i in range(MEMBERS):
+        old, new = (population.member(x, i) for x in (before, after))
+        was_reset = i == 3
+        assert (new.actors.timestep.step_type == 0).all() == was_reset
+        assert (new.actors.episodes.episode_length == 0).all() == was_reset
+        assert (new.learner.local.ring.filled == 0).all() == was_reset
+        np.testing.assert_array_equal(new.key, old.key)
+        assert not new.standing.failed
+
+
+def test_a_failure_is_remembered_until_the_next_adaptation():
+    standing = adaptation.initial_standing()
+    nothing = {"episodes": jnp.float32(0.0), "episode_return": jnp.float32(0.0)}
+    for failures, expected in ((0, False), (3, True), (0, True)):
+        failures = {"loss/total": jnp.uint32(failures), "rho": jnp.uint32(0)}
+        standing = adaptation.counted(standing, nothing, failures)
+        assert bool(standing.failed) == expected
+    scores = adaptation.scores(jax.tree.map(lambda x: x[None], standing))
+    np.testing.assert_array_equal(scores, [-np.inf])
+
+
 def test_a_member_that_fails_at_the_end_is_named():
     def nobody(key, scores, hyperparameters):
         return jnp.arange(4), hyperparameters
@@ -256,6 +285,7 @@ def test_a_member_that_fails_at_the_end_is_named():
     [
         (5, 17, None, 1, [5, 10]),
         (5, 10, None, 1, [5]),
+        (5, 19, None, 1, [5, 10]),
         (7, 700, None, 7, [*range(7, 694, 7)]),
         (8, 700, None, 4, [*range(8, 693, 8)]),
         (10, 1000, 4, 4, [*range(12, 989, 12)]),
