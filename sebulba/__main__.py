@@ -2,9 +2,9 @@
 
 import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from rich.progress import Progress
@@ -12,9 +12,10 @@ from rich.progress import Progress
 import sebulba
 from podracer import command, kernels, metrics, parallel
 from podracer.agents import from_flags
+from podracer.errors import UserError
 from podracer.parallel import hosts
 from podracer.plan import flags
-from podracer.runs import evaluation, run, run_folder
+from podracer.runs import evaluation, in_turn, run, run_folder
 from podracer.trained import playing, video
 from podracer.trained.filming import Film
 from podracer.trained.loading import Trained
@@ -23,7 +24,7 @@ from sebulba import host_environments, planning
 from sebulba.command import environments
 from sebulba.command.flags import Evaluate, Plan, Train
 from sebulba.command.serving import serve
-from sebulba.cores import split
+from sebulba.cores import Cores, split
 from sebulba.host_environments.environment import capabilities_of
 from sebulba.report import advice
 from sebulba.starting import most_ahead
@@ -40,11 +41,37 @@ def train(argv: Sequence[str]) -> None:
     """Train an agent in environments on the host; leaves a run folder."""
     configured = configuring.configure(argv, Train, "sebulba", ENVIRONMENTS)
     config = configured.config
+    if config.seeds > 1 and hosts.number_of() > 1:
+        raise UserError("--seeds is for one process: start one for each seed")
+    setting = prepare(configured)
+    if config.seeds == 1:
+        train_one(setting, config)
+        return
+    runs = in_turn.choose(config)
+    in_turn.train(partial(train_one, setting), runs, config, **configured.names)
+
+
+class Setting(NamedTuple):
+    """What runs of one command have in common."""
+
+    configured: configuring.Configured
+    cores: Cores
+    specs: tuple  # of observations and actions
+
+    def maker(self, config: Train) -> Callable[..., Any]:
+        """What makes the environments of a run, see `environments.maker`."""
+        threads = config.threads_per_core * len(self.cores.actors)
+        return environments.maker(self.configured.env, config, threads)
+
+
+def prepare(configured: configuring.Configured) -> Setting:
+    """Chooses the cores, and says what will train on them. Raises UserError."""
+    config = configured.config
     parallel.use_cpu_cores(config.cores)
     wanted = config.actor_cores, config.learner_cores, config.cores
     cores = split(jax.local_devices(), *wanted)
-    threads = config.threads_per_core * len(cores.actors)
-    make = environments.maker(configured.env, config, threads)
+    setting = Setting(configured, cores, ())
+    make = setting.maker(config)
     with contextlib.closing(environments.example(make, configured.env)) as example:
         specs = example.observation_spec(), example.action_spec()
     agent = make_agent(configured, specs)
@@ -52,6 +79,7 @@ def train(argv: Sequence[str]) -> None:
     held = memory.of_learner(agent, len(cores.learners), most)
     held += replayed.check(most, hosts.number_of())
     # Each thread has a trajectory in the making and one in the queue.
+    threads = config.threads_per_core * len(cores.actors)
     steps = 2 * threads * (config.unroll_length + 1)
     memory.check(config.batch_size, steps, specs[0], besides=held)
     if not config.keep.quiet:
@@ -59,6 +87,14 @@ def train(argv: Sequence[str]) -> None:
     configured.say_torsos(specs[0])
     learners = len(cores.learners) * hosts.number_of()
     configured.say_replay(agent, specs[0], learners)
+    return setting._replace(specs=specs)
+
+
+def train_one(setting: Setting, config: Train) -> None:
+    """One run from its start, or its checkpoint, to its end."""
+    cores, specs = setting.cores, setting.specs
+    configured = setting.configured._replace(config=config)
+    agent, make = make_agent(configured, specs), setting.maker(config)
     start = partial(
         sebulba.train,
         agent,
@@ -76,7 +112,8 @@ def train(argv: Sequence[str]) -> None:
     def play(state: sebulba.State, episodes: int) -> evaluation.Evaluation:
         params = evaluation.acting_params(agent, state.learner, cores.actors[0])
         size = min(episodes, config.batch_size)
-        thread = threads * hosts.number_of()  # after those that train
+        # After those that train.
+        thread = config.threads_per_core * len(cores.actors) * hosts.number_of()
         options = environments.whole(config.env)
         with contextlib.closing(make(thread, size, options)) as environment:
             return sebulba.evaluate(agent, params, environment, episodes=episodes)
