@@ -9,7 +9,7 @@ import jax
 
 import anakin
 from anakin import planning, population
-from anakin.command import environments, meta_train
+from anakin.command import environments, meta_train, tune
 from anakin.command.flags import Plan, Train
 from anakin.command.memory import of_run
 from podracer import command, kernels, parallel
@@ -162,6 +162,7 @@ def render(argv: Sequence[str]) -> None:
 
 COMMANDS = {f.__name__: f for f in (train, plan, evaluate, render)}
 COMMANDS["meta-train"] = meta_train.main
+COMMANDS["tune"] = tune.main
 
 
 def main() -> None:

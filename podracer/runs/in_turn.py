@@ -63,7 +63,7 @@ def train(
             for m in members:
                 if stopped():
                     break
-                if how := _remaining(base / m.name, m.config):
+                if how := remaining(base / m.name, m.config):
                     keep = dataclasses.replace(options, **how)
                     with contextlib.suppress(FloatingPointError):  # told at the end
                         train_one(dataclasses.replace(m.config, keep=keep))
@@ -71,7 +71,7 @@ def train(
         finally:
             if not options.quiet:
                 print("\n".join(listing.aligned([COLUMNS, *table(base, members)])))
-    if failures := [x for m in members if (x := _failure(base / m.name))]:
+    if failures := [x for m in members if (x := failure(base / m.name))]:
         raise FloatingPointError("; ".join(failures))
     return base
 
@@ -111,12 +111,12 @@ def _started(members: Sequence[Member], config: Any, about: dict[str, Any]) -> P
     return base.absolute()
 
 
-def _remaining(folder: Path, config: Any) -> dict[str, Any]:
+def remaining(folder: Path, config: Any) -> dict[str, Any]:
     """The options with which a run starts or resumes; empty if nothing is left to do."""
     if not (folder / run_folder.CONFIG).exists():
         return {"run": folder, "resume": None, "overwrite": False}
     whole = next(finding.find_whole(folder / run_folder.CHECKPOINTS), None)
-    if _failure(folder) or (whole and _is_done(folder, config, whole)):
+    if failure(folder) or (whole and _is_done(folder, config, whole)):
         return {}
     if whole is None:
         return {"run": folder, "resume": None, "overwrite": True}
@@ -132,7 +132,7 @@ def _is_done(folder: Path, config: Any, updates: int) -> bool:
     return stops or rows[-1]["steps"] >= config.total_steps
 
 
-def _failure(folder: Path) -> str | None:
+def failure(folder: Path) -> str | None:
     """What is said of a run whose metrics are not finite; other errors end all runs."""
     state = run_folder.load_state(folder)
     if state.get("type") != FloatingPointError.__name__:

@@ -21,7 +21,7 @@ from podracer.runs import run, run_folder
 from podracer.training import files, flags, memory
 
 # What a resumed run may change without --allow-changes, beside `command.PINNED` fields.
-FREE = "keep.", "cores:"
+FREE = "keep.", "cores:", "tune.trials:", "tune.together:"
 CONFIG = (
     "a run's config.json, or YAML of the same shape, to start from; flags win over it"
 )

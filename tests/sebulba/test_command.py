@@ -12,6 +12,7 @@ import sebulba.__main__ as command
 from podracer.agents import ppo
 from podracer.errors import UserError
 from podracer.metrics import VOCABULARY
+from sebulba.command import training
 from sebulba.host_environments.options import Options
 
 SMALL = ["--env", "CartPole-v1", "--batch-size", "4", "--cores", "2"]
@@ -182,6 +183,6 @@ def test_bad_input_is_one_line_and_exit_code_2(
 
 def test_images_of_gymnasiums_environments_may_be_stacked():
     config = command.Train(ppo.Config(), Options(frame_stack=3))
-    assert command.frame_stack(config) == 3
+    assert training.frame_stack(config) == 3
     with pytest.raises(UserError, match="frame_stack is 0; it must be at least 1"):
         Options(frame_stack=0)
