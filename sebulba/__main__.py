@@ -21,12 +21,13 @@ from sebulba import host_environments, planning
 from sebulba.command import environments, training, tune
 from sebulba.command.flags import Evaluate, Plan, Train
 from sebulba.command.serving import serve
+from sebulba.command.training import ENVIRONMENTS
 from sebulba.host_environments.environment import capabilities_of
 
 
 def train(argv: Sequence[str]) -> None:
     """Train an agent in environments on the host; leaves a run folder."""
-    configured = configuring.configure(argv, Train, "sebulba", training.ENVIRONMENTS)
+    configured = configuring.configure(argv, Train, "sebulba", ENVIRONMENTS)
     config = configured.config
     if config.seeds > 1 and hosts.number_of() > 1:
         raise UserError("--seeds is for one process: start one for each seed")
@@ -45,7 +46,7 @@ def plan(argv: Sequence[str]) -> None:
 
     def report(argv: Sequence[str]) -> None:
         configured = configuring.configure(
-            argv, Plan, "sebulba", training.ENVIRONMENTS, flags.choices(argv)
+            argv, Plan, "sebulba", ENVIRONMENTS, flags.choices(argv)
         )
         slice = flags.make_slice(configured.others)
         make = environments.maker(configured.env, configured.config, 1)

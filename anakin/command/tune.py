@@ -48,10 +48,6 @@ class Tune(Train):
         default_factory=commands.TogetherSearch
     )
 
-    def __post_init__(self):
-        super().__post_init__()
-        commands.check(self)
-
 
 class Setting(NamedTuple):
     """What the trials have in common."""
@@ -121,7 +117,7 @@ def train_together(
     report: Callable[[Sequence[Any]], bool],
 ) -> None:
     """Trains trials in one program, from their beginning, and reports each row."""
-    config, base = trials[0].config, trials[0].folder.parent
+    config, base = setting.configured.config, trials[0].folder.parent
     # What an interrupted program has left of these trials begins again.
     keep = dataclasses.replace(config.keep, run=base, resume=None, overwrite=True)
     config = dataclasses.replace(config, keep=keep)
@@ -130,7 +126,7 @@ def train_together(
             x.name,
             config.seed,
             x.values,
-            dataclasses.replace(config, agent=x.config.agent, cores=1),
+            dataclasses.replace(x.config, keep=keep, cores=1),
         )
         for x in trials
     ]

@@ -49,8 +49,12 @@ class TogetherSearch(Search):
         check_at_least_one(together=self.together)
 
 
-def check(config: Any) -> None:
-    """Raises UserError for flags of `train` that a study has no use for."""
+def prepare(config: Any) -> dict[str, Any]:
+    """The search space of a command's config, before anything is compiled.
+
+    Raises UserError for what cannot be searched, for flags of `train` that a study has no
+    use for, and on several hosts.
+    """
     if config.keep.is_for_one_run or config.keep.overwrite:
         raise UserError(
             "--evaluate.steps, --stop-at, --profile and --overwrite are for one run: leave "
@@ -61,13 +65,6 @@ def check(config: Any) -> None:
             "--seeds and --sweep are for train: leave them out, and train the best with "
             "them"
         )
-
-
-def prepare(config: Any) -> dict[str, Any]:
-    """The search space of a command's config, before anything is compiled.
-
-    Raises UserError for what cannot be searched, and on several hosts.
-    """
     if hosts.number_of() > 1:
         raise UserError("tune is for one process: use the cores of one host")
     study.check_installed()

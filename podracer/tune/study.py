@@ -166,7 +166,7 @@ def table(study: Any, most: int = 10) -> list[str]:
     """The lines of a table: the best trials, those that have failed last."""
 
     def rank(trial: Any) -> tuple[bool, float]:
-        return trial.value is None or math.isnan(trial.value), -(trial.value or 0.0)
+        return trial.value is None, -(trial.value or 0.0)
 
     told = _finished(study)
     names = [*dict.fromkeys(name for x in told for name in x.params)]

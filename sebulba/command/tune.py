@@ -21,10 +21,6 @@ class Tune(Train):
 
     tune: commands.Search = dataclasses.field(default_factory=commands.Search)
 
-    def __post_init__(self):
-        super().__post_init__()
-        commands.check(self)
-
 
 def main(argv: Sequence[str]) -> None:
     """Search for an agent's hyperparameters; leaves a folder of runs."""
