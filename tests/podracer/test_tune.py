@@ -9,13 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Literal
 
 import pytest
 
 import anakin.__main__ as anakin_command
 import podracer
+from anakin.command.flags import Train as AnakinTrain
 from podracer import metrics
 from podracer.errors import UserError, check_range
 from podracer.runs import listing, run, run_folder
@@ -142,6 +142,16 @@ def test_the_first_trial_is_the_config_and_the_best_is_found(tmp_path, capsys):
     assert len(rates) == 14 == len({*rates})
     with pytest.raises(UserError, match="but this study searches rate=1e-4..1: leave"):
         tune(train, Config(), ["cost=0..1"], trials=14, **options)
+
+
+def test_a_resumed_search_draws_new_values(tmp_path):
+    def train(config, folder):
+        yield row(1, 1.0)
+
+    for trials in (3, 6):  # random ones, all of them: TPE begins with ten
+        options = {"folder": tmp_path, "trials": trials}
+        searched = tune(train, Config(), ["rate=1e-4..1"], **options)
+    assert len({x.params["rate"] for x in searched.trials}) == 6
 
 
 def test_a_bad_trial_is_pruned_and_closed(tmp_path):
@@ -381,6 +391,7 @@ def test_the_command_searches_in_programs_of_several(tmp_path, command, capsys):
         assert agent["clip"] == trial.params["clip"]
         recent = metrics.Recent(metrics.read(base / x / "metrics.jsonl"))
         assert trial.value == recent.mean_return()
+        assert run.read_run(base / x).config["cores"] == 1  # as if it were alone
         assert run_folder.load_state(base / x)["state"] == "finished"
     assert len({x.params["learning_rate"] for x in trials}) == 4
     assert [x.folder.name for x in listing.find([tmp_path])] == names
@@ -444,6 +455,32 @@ def test_samplers_and_pruners_by_name():
     assert type(commands._made("pruner", "NopPruner")).__name__ == "NopPruner"
 
 
+def test_a_run_that_ended_before_its_study_knew_is_not_trained_again(
+    tmp_path, monkeypatch
+):
+    """What its folder says is told."""
+    ended = tmp_path / "trial-0"
+    ended.mkdir()
+    (ended / "config.json").touch()
+    with metrics.JsonLines(ended / "metrics.jsonl") as lines:
+        lines.write(row(1, 3.0))
+    monkeypatch.setattr("podracer.checkpoints.finding.find_whole", lambda _: iter([1]))
+    keep = run.Options()
+
+    def train(trials, report):
+        config = AnakinTrain(trials[0].config, None, total_steps=10, keep=keep)
+        assert [*commands.rows(None, trials[0]._replace(config=config))] == []
+
+    fields, options = ["rate=1e-4..1"], {"folder": tmp_path, "trials": 1}
+    searched = tune_together(train, Config(), fields, **options)
+    assert searched.best_value == 3.0
+    state = {"state": "failed", "error": "update 2", "type": "FloatingPointError"}
+    (ended / "state.json").write_text(json.dumps(state))
+    trial = study.Trial("trial-0", ended, {}, None)
+    with pytest.raises(FloatingPointError, match="trial-0: update 2"):
+        next(commands.rows(None, trial))
+
+
 def test_a_killed_command_continues_its_trial_from_the_checkpoint(tmp_path):
     """Of Sebulba; what is finished is not touched."""
     folder, said = tmp_path / "s", tmp_path / "said"
@@ -465,6 +502,7 @@ def test_a_killed_command_continues_its_trial_from_the_checkpoint(tmp_path):
     assert process.exitcode == -signal.SIGKILL, said.read_text()
     first = (folder / "trial-0" / "state.json").read_bytes()
     before = study.load(folder).trials[0]
+    started = run_folder.load_state(second)["started"]
     process = interruptions.start("sebulba", "tune", f"--resume={folder}", output=said)
     assert interruptions.ended(process) == 0, said.read_text()
     trials = study.load(folder).trials
@@ -472,8 +510,7 @@ def test_a_killed_command_continues_its_trial_from_the_checkpoint(tmp_path):
     assert trials[0] == before
     assert [x.state.name for x in trials if x.number != 1] == ["COMPLETE"] * 3
     assert trials[2].params == trials[1].params
-    started = json.loads((second / "state.json").read_text())["started"]
-    assert started < Path(said).stat().st_mtime  # and it has each row once
+    assert run_folder.load_state(second)["started"] == started  # and has each row once
     assert [x["steps"] for x in interruptions.rows(second)] == [
         *range(120, 12_001, 120)
     ]
