@@ -159,10 +159,6 @@ def _folder(config: Any, about: Mapping[str, Any]) -> Path:
     """The folder of the study, which is empty unless it is resumed."""
     options = config.keep
     if options.resume:
-        if not (options.resume / study.LOG).exists():
-            raise UserError(
-                f"{options.resume}: holds no study; say train to resume a run"
-            )
         return options.resume.absolute()
     base = options.run
     if base is None:

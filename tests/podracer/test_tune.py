@@ -365,6 +365,7 @@ FLOATS = ("--tune.fields", "learning_rate=1e-5..1e-1", "clip=0.1,0.2")
 def command(monkeypatch):
     """`anakin` in this process, which has its cores already."""
     monkeypatch.setattr("podracer.parallel.use_cpu_cores", lambda *_, **__: None)
+    monkeypatch.setattr("sys.argv", ["anakin"])  # which run folders keep
 
     def run_command(name, *arguments):
         anakin_command.COMMANDS[name]([*arguments])
@@ -408,6 +409,10 @@ def test_the_command_searches_in_programs_of_several(tmp_path, command, capsys):
     more = "--tune.trials", "5", "--tune.together", "1", "--cores", "1"
     command("tune", "--resume", str(base), *more)
     assert len(study.load(base).trials) == 5
+    with pytest.raises(UserError, match="a study, of .*: say anakin tune --resume"):
+        command("train", "--resume", str(base))
+    with pytest.raises(UserError, match="a run, not a study: say anakin train --res"):
+        command("tune", "--resume", str(base / "trial-4"))
     act = podracer.load(base / "trial-4")
     assert act.params is not None
     with pytest.raises(UserError, match="its configuration differs: tune.fields"):
