@@ -113,6 +113,7 @@ def _started(members: Sequence[Member], config: Any, about: dict[str, Any]) -> P
 
 def remaining(folder: Path, config: Any) -> dict[str, Any]:
     """The options with which a run starts or resumes; empty if nothing is left to do."""
+    files.check_no_link(folder)
     if not (folder / run_folder.CONFIG).exists():
         return {"run": folder, "resume": None, "overwrite": False}
     whole = next(finding.find_whole(folder / run_folder.CHECKPOINTS), None)

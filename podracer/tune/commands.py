@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import inspect
+import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -41,8 +42,7 @@ class TogetherSearch(Search):
     """The same where several trials can be one program."""
 
     together: int = 1
-    """number of trials side by side in one program, where only ranges of floats are searched;
-    trials are rounded up to whole programs"""
+    """number of trials side by side in one program, where only floats are searched; trials are rounded up to whole programs"""
 
     def __post_init__(self):
         super().__post_init__()
@@ -60,10 +60,10 @@ def prepare(config: Any) -> dict[str, Any]:
             "--evaluate.steps, --stop-at, --profile and --overwrite are for one run: leave "
             "them out, or say train"
         )
-    if config.seeds > 1 or getattr(config, "sweep", ()):
+    if config.number_of_seeds > 1 or getattr(config, "together", False):
         raise UserError(
-            "--seeds and --sweep are for train: leave them out, and train the best with "
-            "them"
+            "--seeds, --sweep and other ways to have several runs are for train: leave them "
+            "out, and train the best with them"
         )
     if hosts.number_of() > 1:
         raise UserError("tune is for one process: use the cores of one host")
@@ -147,7 +147,7 @@ def next_commands(
 ) -> Iterator[str]:
     """Lines on what to do with the result."""
     with contextlib.suppress(ValueError):  # no trial is complete
-        folder = base / searched.best_trial.user_attrs[study.FOLDER]
+        folder = base / study.name_of(searched.best_trial)
         names = {x: about[x] for x in run.NAMED if about.get(x)}
         flags = [word for name, x in names.items() for word in (f"--{name}", x)]
         config = "--config", str(folder / run_folder.CONFIG)
@@ -165,13 +165,13 @@ def _folder(config: Any, about: Mapping[str, Any]) -> Path:
         run_folder.check_startable(None, False)
         return run_folder.fresh(f"tune-{run.name_of(dict(about))}")
     with files.writing(base):
-        base.mkdir(parents=True, exist_ok=True)
-        if any(base.iterdir()):
+        if os.path.isdir(base) and any(base.iterdir()):
             raise UserError(
                 f"{base}: is not empty; continue the study in it with --resume {base}, or "
                 "choose another folder"
             )
-    run_folder.check_startable(base, False)
+        run_folder.check_startable(base, False)
+        base.mkdir(parents=True, exist_ok=True)
     return base.absolute()
 
 

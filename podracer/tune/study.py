@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -129,8 +130,20 @@ def tune_together(
         _begin(study, config, fields, space)
         _retry_unfinished(study)
         while len(_finished(study)) < trials and not stopped():
-            asked = [study.ask(space) for _ in range(together)]
-            _train(study, asked, base, config, train, stopped, say)
+            asked: list[tuple[Any, Trial]] = []
+            while len(asked) < together and (asked or len(_finished(study)) < trials):
+                trial = study.ask(space)
+                trial.set_user_attr(FOLDER, name_of(trial))
+                try:
+                    changed = dataclasses.replace(config, **trial.params)
+                except ValueError as error:  # values that do not go together
+                    _fail(study, trial, error, say)
+                    continue
+                name = name_of(trial)
+                new = Trial(name, base / name, trial.params, changed)
+                asked.append((trial, new))
+            if asked:
+                _train(study, asked, train, stopped, say)
     return study
 
 
@@ -149,8 +162,14 @@ def load(base: Path, sampler: Any = None, pruner: Any = None, seed: int = 0) -> 
     with metrics.JsonLines(log):  # removes a line that a killed process has cut short
         pass
     backend = optuna.storages.journal.JournalFileBackend(str(log))
+    try:
+        storage = optuna.storages.JournalStorage(backend)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{log}: damaged, or not a study of Optuna's ({error!r}): choose another folder"
+        ) from error
     study = optuna.create_study(
-        storage=optuna.storages.JournalStorage(backend),
+        storage=storage,
         study_name=NAME,
         direction="maximize",
         load_if_exists=True,
@@ -170,14 +189,21 @@ def table(study: Any, most: int = 10) -> list[str]:
 
     told = _finished(study)
     names = [*dict.fromkeys(name for x in told for name in x.params)]
-    lines = [("trial", "return", "steps", "state", *names)]
+    lines = [("trial", "return", "steps", "state", *map(listing.printable, names))]
     for x in sorted(told, key=rank)[:most]:
         value = math.nan if x.value is None else x.value
         steps = "-" if x.last_step is None else f"{x.last_step:,}"
         values = [_shown(x.params.get(name)) for name in names]
-        name = x.user_attrs.get(FOLDER, f"{x.number}")
-        lines.append((name, human(value), steps, x.state.name.lower(), *values))
+        cells = name_of(x), human(value), steps, x.state.name.lower(), *values
+        lines.append(tuple(map(listing.printable, cells)))
     return listing.aligned(lines)
+
+
+def name_of(trial: Any) -> str:
+    """Of a trial's folder. A study may come from anyone, and leads nowhere else."""
+    name = trial.user_attrs.get(FOLDER)
+    known = isinstance(name, str) and re.fullmatch(r"trial-\d{1,9}", name)
+    return name if known else f"trial-{trial.number}"
 
 
 def _shown(value: Any) -> str:
@@ -221,28 +247,13 @@ def _finished(study: Any) -> list[Any]:
 
 def _train(
     study: Any,
-    asked: Sequence[Any],
-    base: Path,
-    config: Any,
+    asked: Sequence[tuple[Any, Trial]],
     train: Train,
     stopped: Callable[[], bool],
     say: Callable[[str], None],
 ) -> None:
     """Trains the trials that a study was asked for, and tells it how they ended."""
-    state = optuna.trial.TrialState
-    trials, kept = [], []
-    for x in asked:
-        name = x.user_attrs.get(FOLDER) or f"trial-{x.number}"
-        x.set_user_attr(FOLDER, name)
-        try:
-            changed = dataclasses.replace(config, **x.params)
-        except ValueError as error:  # values that do not go together
-            _fail(study, x, error, say)
-            continue
-        kept.append(x)
-        trials.append(Trial(name, base / name, x.params, changed))
-    if not trials:
-        return
+    kept, trials = zip(*asked, strict=True)
     reports = _Reports(kept)
     try:
         train(trials, reports.add)
@@ -259,7 +270,7 @@ def _train(
             _fail(study, x, failure or ValueError("no episode has finished"), say)
             continue
         if reports.pruned:
-            study.tell(x, state=state.PRUNED)
+            study.tell(x, state=optuna.trial.TrialState.PRUNED)
         else:
             study.tell(x, mean)
         values = ", ".join(f"{name} {_shown(v)}" for name, v in trial.values.items())
@@ -270,7 +281,7 @@ def _train(
 def _fail(study: Any, trial: Any, error: Exception, say: Callable) -> None:
     trial.set_user_attr(ERROR, f"{error}")
     study.tell(trial, state=optuna.trial.TrialState.FAIL)
-    say(f"{trial.user_attrs[FOLDER]}: failed: {error}")
+    say(f"{name_of(trial)}: failed: {error}")
 
 
 class _Reports:

@@ -310,6 +310,34 @@ def test_a_line_cut_short_by_a_kill_costs_that_line_only(tmp_path):
     assert len(study.load(tmp_path).trials) == 3
 
 
+def test_a_study_of_somebody_else_leads_nowhere_and_shows_no_escapes(tmp_path):
+    foreign = study.load(tmp_path)
+    trial = foreign.ask()
+    trial.set_user_attr(study.FOLDER, "../outside")
+    trial.suggest_float("\x1b[31m", 0, 1)
+    folders = []
+
+    def train(config, folder):
+        folders.append(folder)
+        yield row(1, 1.0)
+
+    searched = tune(train, Config(), ["rate=1e-4..1"], folder=tmp_path, trials=1)
+    assert folders == [tmp_path / "trial-1"]
+    assert "\x1b" not in "".join(study.table(searched))
+    linked = tmp_path / "s" / "trial-0"
+    linked.parent.mkdir()
+    linked.symlink_to(tmp_path)
+    with pytest.raises(UserError, match="trial-0: cannot write: a link"):
+        next(commands.rows(None, study.Trial("trial-0", linked, {}, None)))
+
+
+def test_a_damaged_study_is_one_line(tmp_path):
+    (tmp_path / study.LOG).write_text('{"op_code": 0}\n{nothing}\n{}\n')
+    with pytest.raises(UserError, match="study.log: damaged, or not a study") as error:
+        tune(None, Config(), ["rate=1e-4..1"], folder=tmp_path)
+    assert "\n" not in str(error.value)
+
+
 def test_without_optuna_one_line_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(UserError, match="optuna.*: pip install .*(optuna>=4|tune)"):
@@ -435,7 +463,8 @@ def test_fields_that_are_no_floats_are_searched_one_after_another(
         ([], "tune.fields is empty; name what to search"),
         (["--tune.trials=0"], "trials is 0; it must be from 1 to 65536"),
         (["--tune.together=0"], "together is 0; it must be at least 1"),
-        (["--seeds=2"], "--seeds and --sweep are for train"),
+        (["--seeds=2"], "--seeds, --sweep and .* are for train: leave"),
+        (["--sweep", "clip=0.1,0.2"], "--seeds, --sweep and .* are for train: leave"),
         (["--stop-at=1"], "--stop-at, --profile and --overwrite are for one run"),
         (["--overwrite"], "--overwrite are for one run"),
         (
