@@ -314,15 +314,17 @@ def test_a_study_of_somebody_else_leads_nowhere_and_shows_no_escapes(tmp_path):
     foreign = study.load(tmp_path)
     trial = foreign.ask()
     trial.set_user_attr(study.FOLDER, "../outside")
-    trial.suggest_float("\x1b[31m", 0, 1)
+    told = foreign.ask()
+    told.suggest_float("\x1b[31m", 0, 1)
+    foreign.tell(told, 1.0)
     folders = []
 
     def train(config, folder):
         folders.append(folder)
         yield row(1, 1.0)
 
-    searched = tune(train, Config(), ["rate=1e-4..1"], folder=tmp_path, trials=1)
-    assert folders == [tmp_path / "trial-1"]
+    searched = tune(train, Config(), ["rate=1e-4..1"], folder=tmp_path, trials=2)
+    assert folders == [tmp_path / "trial-2"]
     assert "\x1b" not in "".join(study.table(searched))
     linked = tmp_path / "s" / "trial-0"
     linked.parent.mkdir()
