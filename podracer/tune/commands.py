@@ -60,10 +60,11 @@ def prepare(config: Any) -> dict[str, Any]:
             "--evaluate.steps, --stop-at, --profile and --overwrite are for one run: leave "
             "them out, or say train"
         )
-    if config.number_of_seeds > 1 or getattr(config, "together", False):
+    several = config.number_of_seeds > 1 or getattr(config, "together", False)
+    if several or getattr(config, "schedule", ()):
         raise UserError(
-            "--seeds, --sweep and other ways to have several runs are for train: leave them "
-            "out, and train the best with them"
+            "--seeds, --sweep, --population and --schedule are for train: leave them out, "
+            "and train the best with them"
         )
     if hosts.number_of() > 1:
         raise UserError("tune is for one process: use the cores of one host")
