@@ -1,24 +1,27 @@
 """The command: `anakin train --agent impala --env catch`."""
 
+import dataclasses
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
 
 import anakin
-from anakin import planning, population
+from anakin import adaptation, planning, population, schedules
 from anakin.command import environments, meta_train, tune
 from anakin.command.flags import Plan, Train
 from anakin.command.memory import of_run
 from podracer import command, kernels, parallel
 from podracer.agent import Agent
 from podracer.agents import from_flags
+from podracer.command import spaces
 from podracer.errors import UserError
 from podracer.parallel import cpu, hosts
 from podracer.plan import flags
-from podracer.runs import evaluation, members, run
+from podracer.runs import evaluation, lineage, members, run
 from podracer.trained import playing, video
 from podracer.trained.filming import Film
 from podracer.trained.loading import Trained
@@ -35,11 +38,13 @@ MOST_TRACED = 2**31 - 1  # environment steps of an update: JAX counts with 32 bi
 
 def train(argv: Sequence[str]) -> None:
     """Train an agent in a JAX environment; leaves a run folder."""
-    configured = configuring.configure(argv, Train, "anakin", ENVIRONMENTS)
+    configured = with_schedules(
+        configuring.configure(argv, Train, "anakin", ENVIRONMENTS)
+    )
     config = configured.config
     if config.together and hosts.number_of() > 1:
         raise UserError(
-            "--seeds and --sweep are for one process: start one on each host"
+            "--seeds, --sweep and --population are for one process: start one on each host"
         )
     runs = members.choose(config) if config.together else ()
     share = (len(runs) or config.batch_size) // hosts.number_of()
@@ -49,7 +54,8 @@ def train(argv: Sequence[str]) -> None:
     make_agent = agent_maker(configured, environment)
     specs = environment.observation_spec(), environment.action_spec()
     configured.say_torsos(specs[0])
-    agent, cores = make_agent({}), parallel.make_mesh(config.cores).size
+    made = make_agent({})
+    agent, cores = schedules.agent_at(made, 0), parallel.make_mesh(config.cores).size
     configured.say_replay(agent, specs[0], cores, len(runs) or 1)
     about = {**configured.names, "specs": run.encode_specs(*specs)}
     options = {
@@ -82,12 +88,13 @@ def train(argv: Sequence[str]) -> None:
                 name: [x.hyperparameters[name] for x in runs]
                 for name in runs[0].hyperparameters
             },
+            adapt=adaptation.of_flags(config),
             **options,
         )
         with naming:
             members.train(start, population.member, runs, config, **about)
         return
-    start = partial(anakin.train, agent, environment, seed=config.seed, **options)
+    start = partial(anakin.train, made, environment, seed=config.seed, **options)
 
     def play(state: anakin.State, episodes: int) -> evaluation.Evaluation:
         params = evaluation.acting_params(agent, state.learner, jax.local_devices()[0])
@@ -97,9 +104,31 @@ def train(argv: Sequence[str]) -> None:
         run.train(start, config, play, **about)
 
 
+def with_schedules(configured: configuring.Configured) -> configuring.Configured:
+    """The same, with the schedules of a population as text, which config.json keeps."""
+    texts = []
+    for text in configured.config.schedule:
+        if "=" in text or not text:
+            texts.append(text)
+            continue
+        life = lineage.of_folder(Path(text))
+        texts += schedules.to_text(
+            [x.steps for x in life], [x.hyperparameters for x in life]
+        )
+    found = schedules.parse(texts)
+    for name, x in found.items():
+        for value in {*x.values}:
+            spaces.check_takes(configured.config.agent, name, value, "schedule")
+    swept = {name for name, _ in members.swept(configured.config)}
+    if both := found.keys() & swept:
+        raise UserError(f"--schedule and --sweep both have {min(both)}: leave one out")
+    config = dataclasses.replace(configured.config, schedule=tuple(texts))
+    return configured._replace(config=config)
+
+
 def agent_maker(
     configured: configuring.Configured, environment: Any
-) -> Callable[[Mapping[str, Any]], Agent]:
+) -> Callable[[Mapping[str, Any]], Agent | schedules.Scheduled]:
     """(the hyperparameters in which runs of one program differ) -> a run's agent."""
     config = configured.config
     specs = environment.observation_spec(), environment.action_spec()
@@ -108,15 +137,18 @@ def agent_maker(
         whole = from_flags.for_run(config.agent, config.total_steps)
         return configured.make_agent(from_flags.with_numbers(whole, numbers), *specs)
 
-    return make_agent
+    steps = config.batch_size * config.unroll_length
+    return schedules.scheduled(make_agent, schedules.parse(config.schedule), steps)
 
 
 def plan(argv: Sequence[str]) -> None:
     """Compile for TPUs or GPUs what `train` would run, without one; prints a report."""
 
     def report(argv: Sequence[str]) -> None:
-        configured = configuring.configure(
-            argv, Plan, "anakin", ENVIRONMENTS, flags.choices(argv)
+        configured = with_schedules(
+            configuring.configure(
+                argv, Plan, "anakin", ENVIRONMENTS, flags.choices(argv)
+            )
         )
         slice = flags.make_slice(configured.others)
         environment = environments.make(configured.env, configured.config.env)

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from anakin import meta_gradient, population, training
+from anakin import adaptation, meta_gradient, population, training
 from envs_jax.environment import Environment
 from podracer import parallel
 from podracer.agent import Agent
@@ -44,6 +44,7 @@ def describe(
         # libtpu 0.0.42 accepts few parts of a slice, and crashes on others.
         print(f"compiled as if all {cores} cores had the share of the {used}")
     options = {"unroll_length": config.unroll_length, "reset_pool": config.reset_pool}
+    adapt = population.rule_of(config)
 
     def build(batch_size: int) -> list[compiled.Program]:
         if runs:
@@ -53,6 +54,7 @@ def describe(
                 slice.cores,
                 runs=count // used * cores,
                 hyperparameters=(*runs[0].hyperparameters,),
+                adapt=adapt,
                 batch_size=batch_size,
                 **options,
             )
@@ -72,6 +74,8 @@ def describe(
     print(report.line(start))
     steps = batch_size * config.unroll_length * (count or 1)
     print("\n".join(report.report(call, slice, "an update", steps)))
+    if adapt:
+        print(adaptation.described(agent, count, used, adapt[1].interval))
 
 
 def programs(
@@ -103,13 +107,15 @@ def programs_together(
     batch_size: int,
     unroll_length: int,
     reset_pool: int | None = None,
+    adapt: tuple[adaptation.Rule, adaptation.Updates] | None = None,
 ) -> list[compiled.Program]:
-    """The same of `population.train`, for `runs` that differ in these hyperparameters."""
+    """The same of `population.train`, for `runs` that differ in these hyperparameters; for
+    `adapt` see `population.make_programs`."""
     mesh = parallel.mesh_of(cores)
     population.check_shares(runs, mesh.size)
     training.check(environment, batch_size, unroll_length, 1, 1)
     made = population.make_programs(
-        make_agent, environment, mesh, unroll_length, reset_pool
+        make_agent, environment, mesh, unroll_length, reset_pool, adapt
     )
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), runs))
     each = jax.ShapeDtypeStruct((runs,), jnp.float32)

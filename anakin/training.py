@@ -14,6 +14,7 @@ from anakin.acting import Actors, initial_actors, unroll
 from anakin.calls import make_call, with_tally
 from anakin.checks import check, check_played, in_one_line
 from anakin.reports import begin, make_reports, run
+from anakin.schedules import Scheduled, agent_at
 from envs_jax.environment import Environment
 from envs_jax.wrappers import batched
 from podracer import kernels, parallel
@@ -53,7 +54,7 @@ LAYOUT = State(
 
 
 def train(
-    agent: Agent,
+    agent: Agent | Scheduled,
     environment: Environment,
     *,
     batch_size: int,
@@ -71,7 +72,8 @@ def train(
     A yielded state is valid until the next one is requested, which reuses its memory.
 
     Args:
-      agent: any agent.
+      agent: any agent, or (updates done, uint32 []) -> one, whose hyperparameters may
+        change with them.
       environment: a single episode of one environment; resets and batches are added here.
       batch_size: number of environments, over all cores, which share them equally.
       unroll_length: environment steps per update.
@@ -112,7 +114,11 @@ class Programs(NamedTuple):
 
 
 def make_programs(
-    agent: Agent, environment, mesh, unroll_length: int, reset_pool: int | None
+    agent: Agent | Scheduled,
+    environment,
+    mesh,
+    unroll_length: int,
+    reset_pool: int | None,
 ) -> Programs:
     """The programs of a run, replicated over the cores of a mesh."""
     environment = batched(environment, reset_pool)
@@ -134,8 +140,11 @@ def make_programs(
     )
 
 
-def initial_state(key: Key, index: jax.Array, agent: Agent, environment) -> State:
+def initial_state(
+    key: Key, index: jax.Array, agent: Agent | Scheduled, environment
+) -> State:
     """One core's state before the first update, with the environments `index` [B]."""
+    agent = agent_at(agent, jnp.uint32(0))
     learner_key, actors_key, run_key = jax.random.split(key, 3)
     return State(
         agent.initial_learner_state(learner_key),
@@ -145,10 +154,12 @@ def initial_state(key: Key, index: jax.Array, agent: Agent, environment) -> Stat
     )
 
 
-def make_step(agent: Agent, environment, unroll_length: int) -> Callable:
+def make_step(agent: Agent | Scheduled, environment, unroll_length: int) -> Callable:
     """The minimal unit: act, then learn from the trajectory."""
+    of_run = agent
 
     def step(state: State) -> tuple[State, Metrics]:
+        agent = agent_at(of_run, state.updates)
         act_key, learn_key = unit_keys(state)
         actors, trajectory = unroll(
             agent.actor_step,

@@ -42,6 +42,7 @@ class Mutant(NamedTuple):
     wrong: str
 
 
+ADAPTATION = "anakin/adaptation.py"
 AGENTS = "podracer/agents"
 CHECKPOINTS = "podracer/checkpoints"
 CORES = "podracer/parallel/cores.py"
@@ -51,6 +52,7 @@ MINIBATCHES = "podracer/learning/minibatches.py"
 SUMS = "podracer/sums.py"
 TRANSFORMATIONS = "podracer/transformations"
 TESTS = {  # of the part, the quickest first: the first that fails ends the run
+    ADAPTATION: ("tests/anakin/test_adaptation.py",),
     CORES: (
         "tests/podracer/parallel",
         "tests/anakin/test_agreement.py",
@@ -82,6 +84,20 @@ TESTS = {  # of the part, the quickest first: the first that fails ends the run
     f"{CHECKPOINTS}/retention.py": (f"tests/{CHECKPOINTS}",),
 }
 MUTANTS = (
+    Mutant(ADAPTATION, "x[parents], learners)", "x[parents[::-1]], learners)"),
+    Mutant(ADAPTATION, "local=own[0]), actors=own[1]", "local=own[0])"),
+    Mutant(
+        ADAPTATION, "(learner.local, state.actors)", "(learner.local, fresh.actors)"
+    ),
+    Mutant(ADAPTATION, "standing.failed | failed", "failed"),
+    Mutant(ADAPTATION, "standing.finished + metrics", "metrics"),
+    Mutant(ADAPTATION, "(done <= self.last)", "(done <= self.last + 1)"),
+    Mutant(ADAPTATION, "(done > 0) & ", ""),
+    Mutant(ADAPTATION, "bad & (scores[best] > scores)", "bad"),
+    Mutant(ADAPTATION, "| (scores == -jnp.inf)", ""),
+    Mutant(ADAPTATION, "= hyperparameters[name][parents]", "= hyperparameters[name]"),
+    Mutant(ADAPTATION, "jnp.where(is_up, 1, -1)", "jnp.where(is_up, 1, 1)"),
+    Mutant(ADAPTATION, "jnp.where(is_new, new, moved)", "moved"),
     Mutant(LOSSES, "last()[:-1] | timesteps.first", "last()[:-1] & timesteps.first"),
     Mutant(
         LOSSES, "void, 0.0, timesteps.reward[1:])", "void, 1.0, timesteps.reward[1:])"

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from anakin import adaptation
 from podracer.errors import UserError, check_at_least_one, check_range
 from podracer.training import flags
 
@@ -30,6 +31,14 @@ class Train(flags.Train):
     follow"""
     sweep: tuple[str, ...] = ()
     """runs side by side with different hyperparameters: learning-rate=1e-3,3e-3"""
+    schedule: tuple[str, ...] = ()
+    """hyperparameters that change with the environment steps of the run,
+    learning-rate=0:1e-3,500_000:1e-4, or the folder of a population or of its member, whose
+    schedule is repeated"""
+    population: int | None = None
+    """number of members of a population to train side by side, with hyperparameters from
+    pbt.fields that adapt as it trains (population based training)"""
+    pbt: adaptation.Config = dataclasses.field(default_factory=adaptation.Config)
 
     def __post_init__(self):
         super().__post_init__()
@@ -39,21 +48,39 @@ class Train(flags.Train):
             reset_pool=self.reset_pool,
         )
         check_range("seeds", self.seeds, 1, MOST_SEEDS)
+        self._check_population()
         if self.together and self.keep.is_for_one_run:
             raise UserError(
                 "--evaluate.steps, --stop-at and --profile are for one run: leave them "
-                "out, or --seeds and --sweep"
+                "out, or --seeds, --sweep and --population"
+            )
+
+    def _check_population(self) -> None:
+        if self.population is None:
+            if self.pbt != adaptation.Config():
+                raise UserError("--pbt.* are for a population: add --population 16")
+            return
+        check_range("population", self.population, 2, MOST_SEEDS)
+        if self.seeds > 1 or self.sweep or self.schedule:
+            raise UserError(
+                "--population has members and schedules of its own: leave out --seeds, "
+                "--sweep and --schedule"
+            )
+        if not self.pbt.fields:
+            raise UserError(
+                "--population needs hyperparameters to adapt: name them and their ranges, "
+                "--pbt.fields learning-rate=1e-5..1e-2"
             )
 
     @property
     def number_of_seeds(self) -> int:
         """How many runs there are side by side, each with a seed of its own."""
-        return self.seeds
+        return self.population or self.seeds
 
     @property
     def together(self) -> bool:
         """Whether there are several runs."""
-        return self.seeds > 1 or bool(self.sweep)
+        return self.number_of_seeds > 1 or bool(self.sweep)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -34,6 +34,7 @@ def of_run(
         return of_programs(programs, key, number=config.batch_size)
     runs = members.choose(config)
     population.check_shares(len(runs), mesh.size)
+    options += (population.rule_of(config),)
     programs = population.make_programs(make_agent, environment, mesh, *options)
     keys = jax.ShapeDtypeStruct((len(runs),), key.dtype)
     each = jax.ShapeDtypeStruct((len(runs),), jnp.float32)

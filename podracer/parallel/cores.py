@@ -81,6 +81,21 @@ class Average(NamedTuple):
             return tree
         return kernels.together(collective, tree, self.axis)
 
+    def gather(self, tree: Any) -> Any:
+        """Every leaf [N, ...] of all cores, [N * cores, ...]."""
+        if self.cores == 1:
+            return tree
+        return jax.tree.map(
+            lambda x: jax.lax.all_gather(x, self.axis, tiled=True), tree
+        )
+
+    def share(self, tree: Any) -> Any:
+        """This core's part [N, ...] of every leaf [N * cores, ...]: undoes `gather`."""
+        if self.cores == 1:
+            return tree
+        parts, number = self.cores, jax.lax.axis_index(self.axis)
+        return jax.tree.map(lambda x: x.reshape(parts, -1, *x.shape[1:])[number], tree)
+
     def first(self, tree: Any) -> Any:
         """The least of every leaf over the cores: a uint32 from 1, or 0 for none."""
         if self.cores == 1:
@@ -146,6 +161,7 @@ def over_members(
     outputs: Any,
     own: tuple[bool, ...],
     donate: tuple = (),
+    before: Callable = lambda *arguments: arguments,
 ) -> Callable:
     """`function`, as on one core, for each of S members of a population.
 
@@ -156,10 +172,16 @@ def over_members(
       function, inputs, outputs, donate: as for `over_cores`.
       mesh: the cores; S is a multiple of their number.
       own: for each argument, whether every member has its own: [S, ...].
+      before: (arguments) -> arguments, of a core's members together, [S / cores, ...]; it may
+        ask `MEMBERS` for those of the other cores.
     """
-    members = jax.vmap(
+    each = jax.vmap(
         _on_core(function, inputs, outputs), in_axes=[0 if x else None for x in own]
     )
+
+    def members(*arguments):
+        return each(*before(*arguments))
+
     words = tuple(BATCH if x else SHARED for x in own)
     return _replicated(members, mesh, MEMBER, words, BATCH, donate)
 

@@ -112,7 +112,7 @@ class Module:
         for x in self.computations[name].values():
             yield Step(x, name, times, inside, fused)
             trips = self.trips(x, name) if x.opcode == "while" else 1
-            deeper = inside or bool(x.attribute(r'op_name="[^"]*\b(updates/while)"'))
+            deeper = inside or bool(x.attribute(r'op_name="[^"]*\b(updates\)?/while)"'))
             for called in self._called(x):
                 yield from self._walk(
                     called, times * (trips or 1), deeper, fused or x.opcode == "fusion"

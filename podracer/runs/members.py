@@ -1,4 +1,7 @@
-"""The runs of one program: each has its own folder, as if it had been trained alone."""
+"""The runs of one program: each has its own folder, as if it had been trained alone.
+
+The members of a population have one, too; what they take from one another is in their rows.
+"""
 
 import contextlib
 import dataclasses
@@ -15,6 +18,7 @@ import numpy as np
 from podracer import command, files, metrics
 from podracer.checkpoints import finding
 from podracer.checkpoints.checkpoint import Checkpoints
+from podracer.command import spaces
 from podracer.errors import UserError
 from podracer.runs import recording, run, run_folder
 from podracer.runs.listing import to_points
@@ -29,15 +33,27 @@ class Member(NamedTuple):
     seed: int
     hyperparameters: dict[str, float]  # of its agent, those that are swept
     config: Any  # the command's, as if it ran alone
+    population: int | None = None  # how many it shares learners with
+
+    def about(self, names: dict[str, Any]) -> dict[str, Any]:
+        """What its config.json says, with `names` of agent and environment."""
+        marked = {"population": self.population} if self.population else {}
+        return names | {"train": self.config} | marked
 
 
 def choose(config: Any) -> list[Member]:
-    """Every seed with every combination of the swept values. Raises UserError.
+    """Every seed with every combination of the swept values, or a population's members.
 
     Args:
-      config: a command's, with `seed`, `seeds`, `sweep`, `agent`, `cores` and `keep`.
+      config: a command's, with `seed`, `seeds`, `sweep`, `population`, `pbt`, `agent`,
+        `cores` and `keep`.
+
+    Raises:
+      UserError: values are impossible, or two runs would have one folder.
     """
-    fields = [_sweep(config.agent, text) for text in config.sweep]
+    if config.population:
+        return _drawn(config)
+    fields = swept(config)
     names = [name for name, _ in fields]
     for name in names:
         if names.count(name) > 1:
@@ -49,14 +65,14 @@ def choose(config: Any) -> list[Member]:
     for values in itertools.product(*(values for _, values in fields)):
         hyperparameters = dict(zip(names, values, strict=True))
         agent = dataclasses.replace(config.agent, **hyperparameters)
-        swept = "".join(
+        prefix = "".join(
             f"{name.replace('_', '-')}-{x:g}-" for name, x in hyperparameters.items()
         )
         for seed in range(config.seed, config.seed + config.seeds):
             alone = dataclasses.replace(
                 config, agent=agent, seed=seed, seeds=1, sweep=(), cores=1
             )
-            name = f"{swept}seed-{seed}"
+            name = f"{prefix}seed-{seed}"
             members.append(Member(name, seed, hyperparameters, alone))
     [(name, times)] = Counter(x.name for x in members).most_common(1)
     if times > 1:
@@ -64,6 +80,37 @@ def choose(config: Any) -> list[Member]:
             f"sweep gives {times} runs the folder {name}: leave equal values out, and "
             "choose others that differ in their first six digits"
         )
+    return members
+
+
+def swept(config: Any) -> list[tuple[str, list[float]]]:
+    """The fields of `config.sweep` and their values. Raises UserError."""
+    return [_sweep(config.agent, text) for text in config.sweep]
+
+
+def _drawn(config: Any) -> list[Member]:
+    """The members of a population, each with hyperparameters drawn from their ranges."""
+    ranges = config.pbt.ranges
+    for name, ends in ranges.items():
+        for end in ends:
+            spaces.check_takes(config.agent, name, end, "pbt.fields")
+    places = np.random.default_rng(config.seed).random((config.population, len(ranges)))
+    members = []
+    for number, row in enumerate(places):
+        drawn = zip(ranges.items(), row, strict=True)
+        hyperparameters = {name: float(x.at(place)) for (name, x), place in drawn}
+        agent = dataclasses.replace(config.agent, **hyperparameters)
+        seed = config.seed + number
+        alone = dataclasses.replace(
+            config,
+            agent=agent,
+            seed=seed,
+            population=None,
+            pbt=type(config.pbt)(),
+            cores=1,
+        )
+        name, shares = f"member-{number}", config.population * config.pbt.exploit
+        members.append(Member(name, seed, hyperparameters, alone, shares or None))
     return members
 
 
@@ -122,8 +169,8 @@ def train(
         base = options.run or run_folder.fresh(run.name_of(about))
         live = {}
         for number, m in enumerate(members):
-            path, contents = base / m.name, about | {"train": m.config}
-            created = run_folder.created(path, contents, options.overwrite)
+            path = base / m.name
+            created = run_folder.created(path, m.about(about), options.overwrite)
             one = _Recording(created, m, options)
             live[number] = stack.enter_context(one)
         run_folder.rewrite_config(base, about | {"train": config}, run_folder.TOGETHER)
@@ -149,7 +196,9 @@ def _resume(
         for folder in folders:
             run_folder.load_config(folder)
             stack.enter_context(run_folder.held(folder))
-        updates, failures = _common(folders)
+        updates, failures = _common(
+            folders, replaced=any(m.population for m in members)
+        )
 
         def restore(states: Sequence[Any], layout: Any) -> list[Any]:
             return [
@@ -167,7 +216,7 @@ def _resume(
                 continue
             _set_aside(folder / run_folder.CHECKPOINTS, updates)
             metrics.cut(folder / run_folder.METRICS, updates)
-            run_folder.rewrite_config(folder, about | {"train": m.config})
+            run_folder.rewrite_config(folder, m.about(about))
             one = _Recording(contextlib.nullcontext(folder), m, options)
             live[number] = stack.enter_context(one)
         run_folder.rewrite_config(base, about | {"train": config}, run_folder.TOGETHER)
@@ -176,18 +225,22 @@ def _resume(
     return base
 
 
-def _common(folders: Sequence[Path]) -> tuple[int, dict[Path, FloatingPointError]]:
+def _common(
+    folders: Sequence[Path], replaced: bool = False
+) -> tuple[int, dict[Path, FloatingPointError]]:
     """The newest checkpoint, by its updates, that all runs have, and the runs that had failed
-    before it. Raises UserError where there is none."""
+    before it: none in a population, where failed ones are `replaced`. Raises UserError where
+    there is none."""
     states = {folder: run_folder.load_state(folder) for folder in folders}
     whole = {x: {*finding.find_whole(x / run_folder.CHECKPOINTS)} for x in folders}
-    failed = [x for x in folders if states[x].get("state") == "failed"]
+    failed = [x for x in folders if states[x].get("state") == "failed" and not replaced]
     others = [x for x in folders if x not in failed] or folders
     common = set.intersection(*(whole[x] for x in others))
     if not common:
         raise UserError(
             f"{folders[0].parent}: its runs have no whole checkpoint of the same update: "
-            f"resume each alone, {folders[0]}, or start them again"
+            + ("" if replaced else f"resume each alone, {folders[0]}, or ")
+            + "start them again"
         )
     updates = max(common)
     return updates, {
@@ -274,7 +327,8 @@ def _recorded(
     stack.enter_context(progress)
     if not config.keep.quiet:
         print(f"{title}: {len(live)} runs, recorded in {base}")
-    return _record(updates, state_of, live, progress)
+    replaced = any(m.population for m in members)
+    return _record(updates, state_of, live, progress, replaced)
 
 
 def _record(
@@ -282,10 +336,12 @@ def _record(
     state_of: Callable[[Any, int], Any],
     live: dict[int, _Recording],
     progress: Progress,
+    replaced: bool,
 ) -> dict[Path, FloatingPointError]:
     """Records what the program yields until it ends; returns which runs failed, and why.
 
-    `live` are the runs by their number; those that fail are taken out.
+    `live` are the runs by their number; those that fail are taken out, but where they are
+    `replaced`: such a run has no rows until it is.
     """
     failures: dict[Path, FloatingPointError] = {}
     state = None
@@ -297,10 +353,16 @@ def _record(
     with contextlib.suppress(FloatingPointError):  # it was in place of a row
         for state, rows in updates:
             for number, row in enumerate(rows or ()):
-                if number in live and isinstance(row, FloatingPointError):
-                    failures[live[number].folder] = row
-                    live.pop(number).fail(row)
-                elif number in live and row:
+                if number not in live or row is None:
+                    continue
+                folder = live[number].folder
+                if isinstance(row, FloatingPointError):
+                    failures[folder] = row
+                    live[number].row = None  # of no checkpoint's
+                    if not replaced:
+                        live.pop(number).fail(row)
+                else:
+                    failures.pop(folder, None)
                     live[number].write(row)
             if newest := [x.row for x in live.values() if rows and x.row]:
                 progress.update(_together(newest))
@@ -308,6 +370,9 @@ def _record(
                 save()
     if state is not None:
         save()
+    for one in live.values():
+        if one.folder in failures:
+            one.fail(failures[one.folder])
     return failures
 
 

@@ -70,6 +70,7 @@ class StoredRun(NamedTuple):
     specs: dict[str, Any] | None  # observation, action: as JSON; frame_stack
     program: str  # that trained: anakin, sebulba
     network: str | None = None  # --network; None: the built-in one
+    population: int | None = None  # of how many members that share learners it is one
 
     @property
     def is_of_meta_train(self) -> bool:
@@ -95,6 +96,7 @@ def read_run(folder: str | Path, together: bool = False) -> StoredRun:
         config.get("specs"),
         description["command"].partition(" ")[0],
         config.get("network"),
+        config.get("population"),
     )
 
 
@@ -109,6 +111,15 @@ def check_program(stored: StoredRun, program: str) -> None:
         raise UserError(
             f"{stored.folder}: a run of {stored.program}, not of {program}: say "
             f"{stored.program} instead"
+        )
+
+
+def check_alone(stored: StoredRun) -> None:
+    """Raises UserError for a member of a population, which cannot be resumed alone."""
+    if stored.population:
+        raise UserError(
+            f"{stored.folder}: a member of a population, which took over others' learners "
+            f"as it trained: resume all, --resume {stored.folder.absolute().parent}"
         )
 
 

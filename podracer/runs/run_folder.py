@@ -137,6 +137,7 @@ def load_config(folder: str | Path, *needed: str, name: str = CONFIG) -> dict[st
 DESCRIPTION = {"command": str, "versions": dict, "config": dict}
 OF_CONFIG = {"agent": str, "env": str, "train": dict}
 OF_CONFIG |= {"specs": (dict, type(None)), "network": (str, type(None))}
+OF_CONFIG |= {"population": (int, type(None))}
 
 
 def _problem(description: Any, needed: Sequence[str]) -> str | None:

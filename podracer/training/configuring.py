@@ -170,6 +170,7 @@ def _before(read_first: Mapping[str, Any], program: str) -> run.StoredRun | None
         before = run.read_run(read_first["resume"], together=True)
         _refuse_meta_train(before)
         run.check_program(before, program)
+        run.check_alone(before)
         run.check_same_names(before, read_first)
         return before
     if read_first["config"] is not None:

@@ -22,7 +22,8 @@ def read(path: str, program: str) -> run.StoredRun:
     content = description.get("config", description)
     if not isinstance(content, dict) or not isinstance(content.get("train", {}), dict):
         raise _wrong(path)
-    unknown = content.keys() - {"agent", "env", "network", "specs", "train"}
+    known = {"agent", "env", "network", "specs", "train", "population"}
+    unknown = content.keys() - known
     names = {x: content.get(x) for x in ("agent", "env", "network")}
     if unknown or not all(isinstance(x, str | None) for x in names.values()):
         raise _wrong(path)

@@ -263,11 +263,18 @@ def test_the_command_keeps_a_folder_of_each(tmp_path):
     assert [x.folder.name for x in listing.find([tmp_path])] == ["seed-3", "seed-4"]
 
 
+ADAPTING = "--population 2 --pbt.interval 3200 --pbt.fields learning-rate=1e-5..1e-2"
+
+
 @pytest.mark.timeout(900)
-def test_killed_they_resume_together_to_the_same_bits(tmp_path):
+@pytest.mark.parametrize(
+    ("several", "name"),
+    [pytest.param("--seeds 2", "seed", marks=pytest.mark.slow), (ADAPTING, "member")],
+)
+def test_killed_they_resume_together_to_the_same_bits(tmp_path, several, name):
     """Each alone would be another program, whose rounding differs."""
     flags = (
-        "--agent ppo --env catch --batch-size 8 --unroll-length 8 --seeds 2 --cores 2"
+        f"--agent ppo --env catch --batch-size 8 --unroll-length 8 --cores 2 {several}"
     )
     flags += " --network.hidden-sizes 8 --total-steps 32000 --updates-per-report 50"
     how = ("train", *flags.split(), "--checkpoint.steps", "6400", "--quiet")
@@ -275,7 +282,7 @@ def test_killed_they_resume_together_to_the_same_bits(tmp_path):
     process = interruptions.start("anakin", *how, f"--run={whole}", output=said)
     assert interruptions.ended(process) == 0, said.read_text()
     process = interruptions.start("anakin", *how, f"--run={killed}", output=said)
-    names = [f"seed-{i}" for i in (0, 1)]
+    names = [f"{name}-{i}" for i in (0, 1)]
     try:
         interruptions.until(
             lambda: all(len(interruptions.checkpoints(killed / x)) > 1 for x in names)
@@ -285,13 +292,13 @@ def test_killed_they_resume_together_to_the_same_bits(tmp_path):
         process.kill()
         interruptions.ended(process)
     # As if between the two writes of a checkpoint: one of them is ahead.
-    newest = max(map(int, interruptions.checkpoints(killed / "seed-1")))
-    shutil.rmtree(killed / "seed-1" / "checkpoints" / str(newest))
+    newest = max(map(int, interruptions.checkpoints(killed / names[1])))
+    shutil.rmtree(killed / names[1] / "checkpoints" / str(newest))
     resume = "train", f"--resume={killed}"
     process = interruptions.start("anakin", *resume, output=said)
     assert interruptions.ended(process) == 0, said.read_text()
-    for name in names:
-        interruptions.assert_equal(killed / name, whole / name)
+    for folder in names:
+        interruptions.assert_equal(killed / folder, whole / folder)
 
 
 def keep_nothing(folder, seeds, overwrite=False):

@@ -1,6 +1,7 @@
 """The compilers of TPUs and GPUs on every agent in both architectures: what they make of them."""
 
 import dataclasses
+import functools
 import itertools
 import os
 import re
@@ -12,11 +13,12 @@ import jax
 import pytest
 from jax.sharding import SingleDeviceSharding
 
-from anakin import meta_gradient
+from anakin import adaptation, meta_gradient
 from anakin import planning as anakin
 from anakin.meta import lpg as meta_lpg
 from envs_jax import Catch, MountainCarContinuous
 from envs_jax.lpg import TaskDistribution
+from podracer import networks
 from podracer.agents import (
     AGENTS,
     algorithm,
@@ -114,6 +116,39 @@ CASES = pytest.mark.parametrize(
         for case in itertools.product(CONFIGS, PLACES)
     ],
 )
+
+
+def test_a_population_gathers_learners_once_a_call():
+    """Whatever it copies is outside the updates; every leaf of a learner is in it."""
+    slice = slice_of("v5e:2x4")
+    config = adaptation.Config(fields=("learning-rate=1e-5..1e-2",))
+    rule = functools.partial(adaptation.truncation, config=config)
+
+    def make_agent(numbers):
+        whole = from_flags.with_numbers(CONFIGS["impala"], numbers)
+        specs = Catch().observation_spec(), Catch().action_spec()
+        return impala.make_agent(
+            whole, networks.actor_critic(*specs, networks.Config(**SMALL))
+        )
+
+    _, call = anakin.programs_together(
+        make_agent,
+        Catch(),
+        slice.cores,
+        runs=16,
+        hyperparameters=("learning_rate",),
+        adapt=(rule, adaptation.Updates(100, 1000)),
+        batch_size=8,
+        unroll_length=UNROLL_LENGTH,
+    )
+    steps = call.module.collectives
+    assert steps and not any(step.inside for step in steps)
+    learner = jax.eval_shape(
+        make_agent({}).initial_learner_state, jax.random.key(0)
+    ).shared
+    sizes = [x.size * x.dtype.itemsize for x in jax.tree.leaves(learner)]
+    carried = sum(x.logical for step in steps for x in step.instruction.arrays)
+    assert carried >= 16 * sum(sizes)
 
 
 @cache

@@ -1,0 +1,64 @@
+"""Search spaces: `FIELD=LOW..HIGH` of the agent's hyperparameters."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from podracer.errors import UserError
+
+
+class Range(NamedTuple):
+    """Where a hyperparameter may be: on a logarithmic scale, or a linear one if low <= 0."""
+
+    low: float
+    high: float
+
+    def at(self, place: Any) -> Any:
+        """The value at a place from 0 (low) to 1 (high) of the scale; any shape."""
+        if self.low <= 0.0:
+            return self.low + place * (self.high - self.low)
+        return self.low * (self.high / self.low) ** place
+
+    def place(self, value: Any) -> Any:
+        """The place of a value: the inverse of `at`."""
+        if self.low <= 0.0:
+            return (value - self.low) / (self.high - self.low)
+        return jnp.log(value / self.low) / math.log(self.high / self.low)
+
+
+def ranges(texts: Sequence[str], flag: str) -> dict[str, Range]:
+    """The ranges by field, of `learning-rate=1e-5..1e-2`. Raises UserError."""
+    found: dict[str, Range] = {}
+    for text in texts:
+        name, _, limits = text.removeprefix("agent.").partition("=")
+        name = name.replace("-", "_")
+        try:
+            low, high = map(float, limits.split(".."))
+        except ValueError:
+            raise UserError(
+                f"{flag} is {text!r}; it must be FIELD=LOW..HIGH, as "
+                "learning-rate=1e-5..1e-2"
+            ) from None
+        if not -math.inf < low < high < math.inf:
+            raise UserError(f"{flag} is {text!r}; LOW must be below HIGH, both finite")
+        if name in found:
+            raise UserError(f"{flag} has {name} twice: leave one of them out")
+        found[name] = Range(low, high)
+    return found
+
+
+def check_takes(agent: Any, name: str, value: float, flag: str) -> None:
+    """Raises UserError unless the agent has a float of that name, which may be `value`."""
+    floats = [f.name for f in dataclasses.fields(agent) if f.type in (float, "float")]
+    if name not in floats:
+        raise UserError(
+            f"{flag} has {name}; it must be one of the agent's float hyperparameters: "
+            f"{', '.join(x.replace('_', '-') for x in floats)}"
+        )
+    try:
+        dataclasses.replace(agent, **{name: value})
+    except ValueError as error:
+        raise UserError(f"{flag}: {error}") from error
