@@ -467,6 +467,7 @@ def test_fields_that_are_no_floats_are_searched_one_after_another(
         (["--tune.together=0"], "together is 0; it must be at least 1"),
         (["--seeds=2"], "--seeds, --sweep, .* are for train: leave"),
         (["--sweep", "clip=0.1,0.2"], "--seeds, --sweep, .* are for train: leave"),
+        (["--schedule", "clip=0:0.1,9:0.2"], "--schedule are for train: leave"),
         (["--stop-at=1"], "--stop-at, --profile and --overwrite are for one run"),
         (["--overwrite"], "--overwrite are for one run"),
         (
