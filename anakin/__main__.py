@@ -11,7 +11,7 @@ import jax
 
 import anakin
 from anakin import adaptation, planning, population, schedules
-from anakin.command import environments, meta_train
+from anakin.command import environments, meta_train, tune
 from anakin.command.flags import Plan, Train
 from anakin.command.memory import of_run
 from podracer import command, kernels, parallel
@@ -194,6 +194,7 @@ def render(argv: Sequence[str]) -> None:
 
 COMMANDS = {f.__name__: f for f in (train, plan, evaluate, render)}
 COMMANDS["meta-train"] = meta_train.main
+COMMANDS["tune"] = tune.main
 
 
 def main() -> None:

@@ -12,10 +12,19 @@ if sys.platform == "win32":
 
 from podracer import interrupts
 
-__all__ = ["hosts", "load", "normalizer", "parallel", "plot", "ranges", "record"]
+__all__ = [
+    "hosts",
+    "load",
+    "normalizer",
+    "parallel",
+    "plot",
+    "ranges",
+    "record",
+    "tune",
+]
 
 if TYPE_CHECKING:  # for editors and docs/api, which read this without running it
-    from podracer import parallel
+    from podracer import parallel, tune
     from podracer.parallel import hosts
     from podracer.runs import plot
     from podracer.runs.script import record
@@ -31,6 +40,7 @@ _MODULES = {
     "plot": "runs.plot",
     "record": "runs.script",
     "ranges": "transformations.ranges",
+    "tune": "tune",
 }
 
 interrupts.answer_early()

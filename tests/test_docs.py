@@ -179,6 +179,25 @@ def test_the_evaluation_of_runs_closes_its_environments(tmp_path, monkeypatch):
     assert closed == [True]
 
 
+@pytest.mark.shows(DOCS / "tuning.md")
+def test_the_examples_of_tuning_follow_one_another(tmp_path):
+    """Its commands, a study of its own loop, and another tuner, in one folder."""
+    text = (DOCS / "tuning.md").read_text()
+    for command in re.findall(r"^anakin (tune .*)$", text, re.MULTILINE):
+        shorter = command.replace("200000", "8000")
+        shorter = re.sub(r"trials \d+", "trials 2", shorter).replace("her 8", "her 2")
+        cores = () if "--resume" in command else ("--cores", "1")
+        printed = python("-m", "anakin", *shorter.split(), *cores, folder=tmp_path)
+        assert "train the best: anakin train --agent ppo --env catch" in printed
+    backend, *others = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    python("-c", backend.partition("print(")[0], folder=tmp_path)
+    code = "\n".join(others).replace("1_000_000", "8_000")
+    shorter = code.replace("trials=20", "trials=2").replace("range(20)", "range(2)")
+    printed = python("-c", shorter, folder=tmp_path)
+    assert printed.count("'learning_rate': ") == 2
+    assert (tmp_path / "runs" / "mine" / "trial-1" / "curve.png").exists()
+
+
 @pytest.mark.shows(DOCS / "tour.md")
 def test_the_loop_of_the_tour_runs(tmp_path):
     text = (DOCS / "tour.md").read_text()

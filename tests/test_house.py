@@ -35,7 +35,7 @@ FLOORS = [
     {"networks", "transformations", "metrics", "command", "checkpoints"},
     {"learning", "runs", "plan"},
     {"rules"},
-    {"agents", "launch"},
+    {"agents", "launch", "tune"},
     {"trained", "training"},
     {"__main__", "__init__"},
 ]

@@ -222,27 +222,40 @@ def stopping() -> Iterator[Callable[[], bool]]:
     The caller can then save its work. After a Ctrl-C the block ends with
     KeyboardInterrupt, after a second Ctrl-C at once; after the others it ends normally.
 
+    A block inside another shares what that was asked, so that whoever trains several runs
+    knows of a signal that came during one.
+
     Only the main thread has signals in Python: in any other the function says no, and what
     a signal does is the program's own.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
-    signals: list[int] = []
-    terminal = _on_terminal()
-
-    def ask(number: int, _) -> None:
-        signals.append(number)
-        if number == signal.SIGHUP:
-            _to_nowhere(*terminal)
-        if signals.count(signal.SIGINT) > 1:
-            raise KeyboardInterrupt
-
-    before = {n: signal.signal(n, ask) for n in (*_terminating(), signal.SIGINT)}
+    outer = signal.getsignal(signal.SIGINT)
+    if isinstance(outer, _Ask):
+        ask, before = outer, {}
+    else:
+        ask = _Ask()
+        before = {n: signal.signal(n, ask) for n in (*_terminating(), signal.SIGINT)}
     try:
-        yield lambda: bool(signals)
+        yield lambda: bool(ask.signals)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    if signal.SIGINT in signals:
+    if signal.SIGINT in ask.signals:
         raise KeyboardInterrupt
+
+
+class _Ask:
+    """The handler of signals in a `stopping` block."""
+
+    def __init__(self):
+        self.signals: list[int] = []  # that came
+        self._terminal = _on_terminal()
+
+    def __call__(self, number: int, _) -> None:
+        self.signals.append(number)
+        if number == signal.SIGHUP:
+            _to_nowhere(*self._terminal)
+        if self.signals.count(signal.SIGINT) > 1:
+            raise KeyboardInterrupt

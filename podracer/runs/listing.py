@@ -149,6 +149,15 @@ def _line(run: Run, state: dict[str, Any]) -> tuple[str, ...]:
     return tuple(map(printable, cells))
 
 
+def aligned(table: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table whose first one is its head: as wide as its cells, no wider."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        "  ".join(f"{x:<{n}}" for x, n in zip(line, widths, strict=True)).rstrip()
+        for line in table
+    ]
+
+
 def printable(text: str) -> str:
     """The same, with escapes for what a terminal would obey or no encoding can write."""
     return "".join(

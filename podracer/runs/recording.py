@@ -126,7 +126,8 @@ def track_state(folder: Path, total_steps: int) -> Iterator[Callable[[], None]]:
         state = "stopped"
         raise
     finally:
-        reason = {"error": f"{error}"} if error else {}
+        kind = type(error).__name__
+        reason = {"error": f"{error}", "type": kind} if error else {}
         with contextlib.suppress(UserError):  # the first error is the one to report
             _check_ours(folder, process)
             try:

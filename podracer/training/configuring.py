@@ -21,7 +21,7 @@ from podracer.runs import run, run_folder
 from podracer.training import files, flags, memory
 
 # What a resumed run may change without --allow-changes, beside `command.PINNED` fields.
-FREE = "keep.", "cores:"
+FREE = "keep.", "cores:", "tune.trials:", "tune.together:"
 CONFIG = (
     "a run's config.json, or YAML of the same shape, to start from; flags win over it"
 )
@@ -202,6 +202,7 @@ def _default(
     """What flags start from: the configuration `new`, or that of an earlier run."""
     if before is None:
         return new
+    _refuse_study(new, before, read_first["resume"])
     # Only beside --config: its fields are not those of another agent or environment.
     other = {x for x in run.NAMED if read_first[x] != getattr(before, x)}
     other -= {x for x in ("agent", "env") if getattr(before, x) is None}
@@ -210,6 +211,17 @@ def _default(
         values["agent"] = from_flags.upgraded(chosen.algorithm, values["agent"])
     config = command.filled(new, values)
     return resumed(config, before if read_first["resume"] else None)
+
+
+def _refuse_study(new: Any, before: run.StoredRun, resume: str | None) -> None:
+    """Raises UserError for `train` that would resume a study, and `tune` a run."""
+    wanted, is_study = hasattr(new, "tune"), "tune" in before.config
+    if resume and is_study != wanted:
+        what = "a study, of several runs" if is_study else "a run, not a study"
+        raise UserError(
+            f"{before.folder}: {what}: say {before.program} "
+            f"{'tune' if is_study else 'train'} --resume instead"
+        )
 
 
 def resumed(config: Any, before: run.StoredRun | None) -> Any:

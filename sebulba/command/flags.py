@@ -9,6 +9,7 @@ from podracer.training import flags
 from sebulba.host_environments.options import check_threads
 
 MOST_THREADS = 64  # of an actor core: hundreds would hold up the learner for minutes
+MOST_SEEDS = 2**16  # runs of one command, each with a folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,12 +44,20 @@ class Train(flags.Train):
     most presets. 0 with one actor thread is lock-step: equal seeds give identical runs"""
     late: Literal["wait", "drop"] = "wait"
     """how max_lag is kept: actors wait, or late trajectories are dropped"""
+    seeds: int = 1
+    """number of runs to train one after another, with this seed and those that follow"""
+
+    @property
+    def number_of_seeds(self) -> int:
+        """How many runs there are, each with a seed of its own."""
+        return self.seeds
 
     def __post_init__(self):
         super().__post_init__()
         check_at_least_one(
             updates_per_trajectory=self.updates_per_trajectory,
         )
+        check_range("seeds", self.seeds, 1, MOST_SEEDS)
         check_threads(self.env_threads)
         check_range("threads_per_core", self.threads_per_core, 1, MOST_THREADS)
         if self.max_lag is not None:

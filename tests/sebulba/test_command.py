@@ -12,6 +12,7 @@ import sebulba.__main__ as command
 from podracer.agents import ppo
 from podracer.errors import UserError
 from podracer.metrics import VOCABULARY
+from sebulba.command import training
 from sebulba.host_environments.options import Options
 
 SMALL = ["--env", "CartPole-v1", "--batch-size", "4", "--cores", "2"]
@@ -60,7 +61,7 @@ def test_continuous_actions_of_a_simulator(tmp_path, monkeypatch):
     arguments = "--agent ppo --preset mujoco --env HalfCheetah-v4 --total-steps 4096"
     faster = "--agent.epochs 1 --agent.minibatches 2 --actor-cores 1 --learner-cores 1"
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(command.parallel, "use_cpu_cores", lambda *_, **__: None)
+    monkeypatch.setattr(training.parallel, "use_cpu_cores", lambda *_, **__: None)
     command.train(f"{arguments} {faster} --quiet --run run".split())
     row = rows_of(tmp_path / "run")[-1]
     assert row.keys() <= {*VOCABULARY, *ppo.METRICS}
@@ -80,7 +81,7 @@ def test_a_resumed_run_has_new_seeds_and_evaluations_have_the_same(
         return make(name, batch_size, seed, *others)
 
     monkeypatch.setattr(command.host_environments, "make", spied)
-    monkeypatch.setattr(command.parallel, "use_cpu_cores", lambda *_, **__: None)
+    monkeypatch.setattr(training.parallel, "use_cpu_cores", lambda *_, **__: None)
     folder = tmp_path / "run"
     one = "--actor-cores 1 --learner-cores 1 --threads-per-core 1 --unroll-length 5"
     played = "--evaluate.steps 20 --evaluate.episodes 2 --quiet"
@@ -171,7 +172,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["sebulba", "train", "--quiet", *arguments])
-    monkeypatch.setattr(command.parallel, "use_cpu_cores", lambda *_, **__: None)
+    monkeypatch.setattr(training.parallel, "use_cpu_cores", lambda *_, **__: None)
     with pytest.raises(SystemExit) as stop:
         command.main()
     error = capsys.readouterr().err
@@ -182,6 +183,6 @@ def test_bad_input_is_one_line_and_exit_code_2(
 
 def test_images_of_gymnasiums_environments_may_be_stacked():
     config = command.Train(ppo.Config(), Options(frame_stack=3))
-    assert command.frame_stack(config) == 3
+    assert training.frame_stack(config) == 3
     with pytest.raises(UserError, match="frame_stack is 0; it must be at least 1"):
         Options(frame_stack=0)

@@ -232,7 +232,7 @@ def updates(checkpoint):
 def test_a_run_trains_resumes_and_plays(command, tmp_path, monkeypatch):
     """Resumed with all of its state: the lifetime, the target and the replayed."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(command.parallel, "use_cpu_cores", lambda *_, **__: None)
+    monkeypatch.setattr("podracer.parallel.use_cpu_cores", lambda *_, **__: None)
     shutil.copy(disco_files.random_rule(), "rule.npz")
     flags = "--total-steps 150 --checkpoint.steps 50 --checkpoint.keep 3"
     command.train([*IN[command].split(), *flags.split()])

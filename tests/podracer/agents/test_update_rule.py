@@ -34,7 +34,7 @@ def here(tmp_path, monkeypatch):
     """A folder with a rule, where commands leave the cores of the tests alone."""
     monkeypatch.chdir(tmp_path)
     for command in IN:
-        monkeypatch.setattr(command.parallel, "use_cpu_cores", lambda *_, **__: None)
+        monkeypatch.setattr("podracer.parallel.use_cpu_cores", lambda *_, **__: None)
     shutil.copy(returns_rule(), "rule.safetensors")
 
 

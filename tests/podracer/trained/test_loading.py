@@ -34,7 +34,7 @@ TIMES = ("seconds", "waiting", "per_second", "evaluation")
 def train(command, folder, flags):
     """A run by the command, in this process."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command.parallel, "use_cpu_cores", lambda *_, **__: None)
+        patch.setattr("podracer.parallel.use_cpu_cores", lambda *_, **__: None)
         command.train([*flags.split(), "--quiet", "--run", str(folder)])
     return folder
 
