@@ -2,21 +2,18 @@
 
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jax
 
 import anakin
 from anakin import adaptation, planning, population, schedules
-from anakin.command import environments, meta_train, tune
+from anakin.command import agents, environments, meta_train, tune
 from anakin.command.flags import Plan, Train
 from anakin.command.memory import of_run
 from podracer import command, kernels, parallel
-from podracer.agent import Agent
-from podracer.agents import from_flags
 from podracer.command import spaces
 from podracer.errors import UserError
 from podracer.parallel import cpu, hosts
@@ -27,19 +24,13 @@ from podracer.trained.filming import Film
 from podracer.trained.loading import Trained
 from podracer.training import configuring, memory
 
-ENVIRONMENTS = configuring.Environments(
-    environments.DEFAULT,
-    environments.choose,
-    environments.default_options,
-    environments.brings_code,
-)
 MOST_TRACED = 2**31 - 1  # environment steps of an update: JAX counts with 32 bits
 
 
 def train(argv: Sequence[str]) -> None:
     """Train an agent in a JAX environment; leaves a run folder."""
     configured = with_schedules(
-        configuring.configure(argv, Train, "anakin", ENVIRONMENTS)
+        configuring.configure(argv, Train, "anakin", environments.ENVIRONMENTS)
     )
     config = configured.config
     if config.together and hosts.number_of() > 1:
@@ -51,7 +42,7 @@ def train(argv: Sequence[str]) -> None:
     cpus = cpu.cpu_cores(share) if config.cores is None else config.cores
     parallel.use_cpu_cores(cpus, apart=config.together)
     environment = environments.make(configured.env, config.env)
-    make_agent = agent_maker(configured, environment)
+    make_agent = agents.maker(configured, environment)
     specs = environment.observation_spec(), environment.action_spec()
     configured.say_torsos(specs[0])
     made = make_agent({})
@@ -75,7 +66,7 @@ def train(argv: Sequence[str]) -> None:
     def needed(config: Train) -> int:
         environment = environments.make(configured.env, config.env)
         other = configured._replace(config=config)
-        return of_run(agent_maker(other, environment), environment, config)
+        return of_run(agents.maker(other, environment), environment, config)
 
     naming = memory.naming(config, needed)
     if runs:
@@ -126,33 +117,18 @@ def with_schedules(configured: configuring.Configured) -> configuring.Configured
     return configured._replace(config=config)
 
 
-def agent_maker(
-    configured: configuring.Configured, environment: Any
-) -> Callable[[Mapping[str, Any]], Agent | schedules.Scheduled]:
-    """(the hyperparameters in which runs of one program differ) -> a run's agent."""
-    config = configured.config
-    specs = environment.observation_spec(), environment.action_spec()
-
-    def make_agent(numbers: Mapping[str, Any]) -> Agent:
-        whole = from_flags.for_run(config.agent, config.total_steps)
-        return configured.make_agent(from_flags.with_numbers(whole, numbers), *specs)
-
-    steps = config.batch_size * config.unroll_length
-    return schedules.scheduled(make_agent, schedules.parse(config.schedule), steps)
-
-
 def plan(argv: Sequence[str]) -> None:
     """Compile for TPUs or GPUs what `train` would run, without one; prints a report."""
 
     def report(argv: Sequence[str]) -> None:
         configured = with_schedules(
             configuring.configure(
-                argv, Plan, "anakin", ENVIRONMENTS, flags.choices(argv)
+                argv, Plan, "anakin", environments.ENVIRONMENTS, flags.choices(argv)
             )
         )
         slice = flags.make_slice(configured.others)
         environment = environments.make(configured.env, configured.config.env)
-        make_agent = agent_maker(configured, environment)
+        make_agent = agents.maker(configured, environment)
         print(f"{configured}, {slice}")
         planning.describe(slice, make_agent, environment, configured.config)
 

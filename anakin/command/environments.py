@@ -8,6 +8,7 @@ from envs_jax import adapters, custom
 from podracer import command, imports
 from podracer.errors import UserError, nearest
 from podracer.runs import run
+from podracer.training import configuring
 
 DEFAULT = "catch"
 HELP = (
@@ -67,3 +68,6 @@ def of_run(stored: run.StoredRun) -> envs_jax.Environment:
     """The environment of a run. Raises UserError where it cannot be made here."""
     options = command.filled(default_options(stored.env), stored.config["env"], "env.")
     return make(stored.env, options)
+
+
+ENVIRONMENTS = configuring.Environments(DEFAULT, choose, default_options, brings_code)

@@ -10,12 +10,11 @@ import jax
 
 import anakin
 from anakin import population
-from anakin.command import environments
+from anakin.command import agents, environments
 from anakin.command.flags import Train
 from anakin.command.memory import of_run
 from podracer import parallel
 from podracer.agent import Agent
-from podracer.agents import from_flags
 from podracer.errors import UserError
 from podracer.parallel import cpu
 from podracer.runs import members, run, run_folder
@@ -24,12 +23,6 @@ from podracer.tune import commands
 from podracer.tune.space import is_of_floats
 from podracer.tune.study import Trial, alone
 
-ENVIRONMENTS = configuring.Environments(
-    environments.DEFAULT,
-    environments.choose,
-    environments.default_options,
-    environments.brings_code,
-)
 OPTIONS = (
     *("batch_size", "unroll_length", "total_steps"),
     *("updates_per_report", "cores", "reset_pool"),
@@ -58,16 +51,7 @@ class Setting(NamedTuple):
 
     def maker(self, config: Train) -> Callable[[Mapping[str, Any]], Agent]:
         """(the hyperparameters in which runs of one program differ) -> a run's agent."""
-        configured = self.configured._replace(config=config)
-        whole = from_flags.for_run(config.agent, config.total_steps)
-        specs = self.environment.observation_spec(), self.environment.action_spec()
-
-        def make_agent(numbers: Mapping[str, Any]) -> Agent:
-            return configured.make_agent(
-                from_flags.with_numbers(whole, numbers), *specs
-            )
-
-        return make_agent
+        return agents.maker(self.configured._replace(config=config), self.environment)
 
     def needed(self, config: Train) -> int:
         """Bytes of a run's programs."""
@@ -76,7 +60,7 @@ class Setting(NamedTuple):
 
 def main(argv: Sequence[str]) -> None:
     """Search for an agent's hyperparameters; leaves a folder of runs."""
-    configured = configuring.configure(argv, Tune, "anakin", ENVIRONMENTS)
+    configured = configuring.configure(argv, Tune, "anakin", environments.ENVIRONMENTS)
     config = configured.config
     space, together = commands.prepare(config), config.tune.together
     if together > 1 and not is_of_floats(space):

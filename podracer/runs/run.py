@@ -21,7 +21,8 @@ from podracer.runs import evaluation, recording, run_folder, spec_json
 from podracer.runs.sinks import Config as SinkConfig
 
 NAMED = ("agent", "env", "network")  # flags whose value decides which others exist
-TRUST = "import the code that a run folder names: agent, network, environment"
+RULE = "pbt.rule"  # one that names code, too
+TRUST = "import the code that a run folder names: agent, network, environment, rule"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +72,12 @@ class StoredRun(NamedTuple):
     program: str  # that trained: anakin, sebulba
     network: str | None = None  # --network; None: the built-in one
     population: int | None = None  # of how many members that share learners it is one
+
+    @property
+    def rule(self) -> Any:
+        """--pbt.rule of a population; None: there is none of a user's own."""
+        pbt = self.config.get("pbt")
+        return pbt.get("rule") if isinstance(pbt, dict) else None
 
     @property
     def is_of_meta_train(self) -> bool:
@@ -147,7 +154,7 @@ def check_trusted(
 
     Args:
       stored: the run.
-      flags: the values of the flags `agent`, `network`, `env` and `trust`, if there;
+      flags: the values of the flags `agent`, `network`, `env`, RULE and `trust`, if there;
         a name among them is used in place of the run's, or is equal to it.
       agents: names of the built-in agents.
       brings_code: (name of an environment) -> whether it imports a user's code.
@@ -156,9 +163,11 @@ def check_trusted(
         "agent": stored.agent is not None and stored.agent not in agents,
         "network": stored.network is not None,
         "env": stored.env is not None and brings_code(stored.env),
+        RULE: stored.rule is not None,
     }
+    named = {flag: getattr(stored, flag) for flag in NAMED} | {RULE: stored.rule}
     missing = " ".join(
-        f"--{flag} {getattr(stored, flag)}"
+        f"--{flag} {named[flag]}"
         for flag, is_code in code.items()
         if is_code and not flags.get(flag)
     )

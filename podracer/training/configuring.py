@@ -115,7 +115,8 @@ def configure(
     hosts.initialize()
     command.keep_programs()
     others = others or {}
-    names = dict.fromkeys((*run.NAMED, "preset", "resume", "config", *others), ())
+    first = (*run.NAMED, run.RULE, "preset", "resume", "config", *others)
+    names = dict.fromkeys(first, ())
     read_first = command.read(argv, names | {"agent": AGENTS}, switches=("trust",))
     read = {name: others[name](read_first[name]) for name in others}
     before = _before(read_first, program)
