@@ -1,0 +1,105 @@
+"""The picture of a population: its members, and the lineage of the best one's learner."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from podracer.runs import lineage, plot
+from podracer.runs.lineage import History, Stay
+from podracer.runs.listing import to_points
+
+INCHES = 3.4, 1.9  # heights of the panel of returns, and of one of a hyperparameter
+GREY, COLOR = "#8c8c8c", plot.COLORS[0]
+
+Curve = Callable[[Sequence[Stay]], np.ndarray]  # of a learner where it was: [N, 2]
+
+
+def population(history: History, title: str = "") -> plot.Picture:
+    """Draws returns and hyperparameters of all members over environment steps.
+
+    A member's line ends where the member takes over a learner, and another branches off the
+    line of whose that was. The lineage of the best member's learner is bold, and the numbers
+    of the members that it was in stand above; there is none where no member has a score.
+    Raises UserError where a part of it is missing.
+    """
+    heights = INCHES[0], *[INCHES[1]] * len(history.ranges)
+    picture = plot.Picture(figsize=(7, sum(heights)), dpi=150, layout="constrained")
+    panels = picture.subplots(len(heights), sharex=True, height_ratios=heights)
+    returns, *others = np.atleast_1d(panels)
+    best = lineage.chosen(history)
+    way = [] if best is None else lineage.way(history, best)
+    for axes in (returns, *others):
+        plot.dress(axes)
+        if way:
+            _name_members(axes, history, way)
+    _draw(returns, history, way, lambda stays: _returns(history, stays))
+    for axes, (name, space) in zip(others, history.ranges.items(), strict=True):
+        _draw(axes, history, way, lambda stays: _values(history, stays, name))
+        axes.set(ylabel=plot.plain(name), yscale="log" if space.low > 0 else "linear")
+    returns.set(ylabel=plot.label("episode_return"), title=plot.plain(title))
+    (others or [returns])[-1].set(xlabel=plot.label("steps"))
+    picture.align_ylabels()
+    return picture
+
+
+def _returns(history: History, stays: Sequence[Stay]) -> np.ndarray:
+    """Smoothed mean returns of a learner."""
+    rows = [row for x in stays for row in history.rows[x.member][x.interval]]
+    points = to_points(rows, "steps", "episode_return")
+    if not len(points):
+        return points[:, :2]
+    points = plot.thin(points)
+    of_all = max(sum(map(len, rows.values())) for rows in history.rows)
+    y = plot.smooth(points[:, 1], points[:, 2], min(of_all, plot.MOST_POINTS))
+    return np.stack([points[:, 0], y], axis=1)
+
+
+def _values(history: History, stays: Sequence[Stay], name: str) -> np.ndarray:
+    """A hyperparameter of a learner, at both ends of each interval."""
+    ends = []
+    for interval, member in stays:
+        last = history.rows[member][interval][-1]
+        value = lineage.hyperparameters(last).get(name, np.nan)
+        ends += [(history.starts[interval], value), (last["steps"], value)]
+    return np.array(ends, float).reshape(-1, 2)
+
+
+def _draw(axes: Axes, history: History, way: Sequence[Stay], curve: Curve) -> None:
+    """Draws the curves of all learners, and bold that of one that went this way."""
+    share = 8 / max(8, len(history.rows))  # many would be a grey plane
+    look = {"color": GREY, "linewidth": 0.4 + 0.5 * share}
+    own: dict[int | None, list[np.ndarray]] = {}  # curves by member
+    lives = sorted(lineage.lives(history), key=lambda life: life.stays[0].interval)
+    for life in lives:
+        points, since = curve(life.stays), history.starts[life.stays[0].interval]
+        own.setdefault(life.stays[0].member, []).append(points)
+        axes.plot(*points.T, **look)
+        if len(origin := _last_before(own.get(life.parent, ()), since)):
+            branch = np.concatenate([origin, points[:1]])
+            axes.plot(*branch.T, **look, alpha=0.2 + 0.5 * share)
+    if way:
+        line = curve(way)
+        axes.plot(*line.T, color=COLOR, linewidth=2)
+        axes.plot(*line[-1:].T, "o", color=COLOR)
+        plot.name_the_end(axes)
+
+
+def _last_before(curves: Sequence[np.ndarray], steps: float) -> np.ndarray:
+    """The last point [1, 2] up to there of curves in order of time, or none, [0, 2]."""
+    before = [x[x[:, 0] <= steps][-1:] for x in curves if len(x) and x[0, 0] < steps]
+    return before[-1] if before else np.empty((0, 2))
+
+
+def _name_members(axes: Axes, history: History, way: Sequence[Stay]) -> None:
+    """The numbers of the members that a learner was in, each from where it came there."""
+    before = None
+    for interval, member in way:
+        if member != before:
+            at = history.starts[interval], 1.0
+            axes.annotate(
+                str(member), at, xycoords=axes.get_xaxis_transform(),
+                xytext=(0, 2), textcoords="offset points", color=COLOR, fontsize=6.5,
+            )
+            axes.axvline(at[0], color=COLOR, alpha=0.3, linewidth=0.8, linestyle=":")
+        before = member
