@@ -1,6 +1,8 @@
 """The picture of a population: its members, and the lineage of the best one's learner."""
 
+import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,10 +20,10 @@ Curve = Callable[[Sequence[Stay]], np.ndarray]  # of a learner where it was: [N,
 def population(history: History, title: str = "") -> plot.Picture:
     """Draws returns and hyperparameters of all members over environment steps.
 
-    A member's line ends where the member takes over a learner, and another branches off the
-    line of whose that was. The lineage of the best member's learner is bold, and the numbers
-    of the members that it was in stand above; there is none where no member has a score.
-    Raises UserError where a part of it is missing.
+    A member's line ends where the member takes over a learner; its next one branches off the
+    line of whose that was. Bold is the lineage of the best member's learner, with the numbers
+    of the members that it was in; there is none where no member has a score. Raises UserError
+    where a part of it is missing.
     """
     heights = INCHES[0], *[INCHES[1]] * len(history.ranges)
     picture = plot.Picture(figsize=(7, sum(heights)), dpi=150, layout="constrained")
@@ -29,16 +31,19 @@ def population(history: History, title: str = "") -> plot.Picture:
     returns, *others = np.atleast_1d(panels)
     best = lineage.chosen(history)
     way = [] if best is None else lineage.way(history, best)
-    for axes in (returns, *others):
-        plot.dress(axes)
-        if way:
-            _name_members(axes, history, way)
-    _draw(returns, history, way, lambda stays: _returns(history, stays))
+    _draw(returns, history, way, partial(_returns, history))
     for axes, (name, space) in zip(others, history.ranges.items(), strict=True):
-        _draw(axes, history, way, lambda stays: _values(history, stays, name))
+        axes.update_datalim([(0.0, x) for x in space])
+        _draw(axes, history, way, partial(_values, history, name))
         axes.set(ylabel=plot.plain(name), yscale="log" if space.low > 0 else "linear")
-    returns.set(ylabel=plot.label("episode_return"), title=plot.plain(title))
+    returns.set(ylabel=plot.label("episode_return"))
     (others or [returns])[-1].set(xlabel=plot.label("steps"))
+    text = f"{plot.plain(title)}: {len(history.rows)} members"
+    if best is not None:
+        if history.adapts:
+            _name_members(returns, history, way)
+        text += f"; bold: {'lineage of ' * history.adapts}the best, member-{best}"
+    returns.set_title(text, pad=16, fontsize="medium")
     picture.align_ylabels()
     return picture
 
@@ -55,7 +60,7 @@ def _returns(history: History, stays: Sequence[Stay]) -> np.ndarray:
     return np.stack([points[:, 0], y], axis=1)
 
 
-def _values(history: History, stays: Sequence[Stay], name: str) -> np.ndarray:
+def _values(history: History, name: str, stays: Sequence[Stay]) -> np.ndarray:
     """A hyperparameter of a learner, at both ends of each interval."""
     ends = []
     for interval, member in stays:
@@ -67,18 +72,20 @@ def _values(history: History, stays: Sequence[Stay], name: str) -> np.ndarray:
 
 def _draw(axes: Axes, history: History, way: Sequence[Stay], curve: Curve) -> None:
     """Draws the curves of all learners, and bold that of one that went this way."""
+    plot.dress(axes)
     share = 8 / max(8, len(history.rows))  # many would be a grey plane
     look = {"color": GREY, "linewidth": 0.4 + 0.5 * share}
     own: dict[int | None, list[np.ndarray]] = {}  # curves by member
-    lives = sorted(lineage.lives(history), key=lambda life: life.stays[0].interval)
-    for life in lives:
+    for life in sorted(lineage.lives(history), key=lambda x: x.stays[0].interval):
         points, since = curve(life.stays), history.starts[life.stays[0].interval]
         own.setdefault(life.stays[0].member, []).append(points)
         axes.plot(*points.T, **look)
         if len(origin := _last_before(own.get(life.parent, ()), since)):
             branch = np.concatenate([origin, points[:1]])
-            axes.plot(*branch.T, **look, alpha=0.2 + 0.5 * share)
+            axes.plot(*branch.T, **look, alpha=0.3 + 0.5 * share)
     if way:
+        for steps, _ in _moves(history, way)[1:]:
+            axes.axvline(steps, color=COLOR, alpha=0.4, linewidth=0.8, linestyle=":")
         line = curve(way)
         axes.plot(*line.T, color=COLOR, linewidth=2)
         axes.plot(*line[-1:].T, "o", color=COLOR)
@@ -91,15 +98,23 @@ def _last_before(curves: Sequence[np.ndarray], steps: float) -> np.ndarray:
     return before[-1] if before else np.empty((0, 2))
 
 
+def _moves(history: History, way: Sequence[Stay]) -> list[tuple[float, int]]:
+    """The members that a learner was in, each with the steps at which it came there."""
+    stays = [next(same) for _, same in itertools.groupby(way, lambda x: x.member)]
+    return [(history.starts[interval], member) for interval, member in stays]
+
+
 def _name_members(axes: Axes, history: History, way: Sequence[Stay]) -> None:
-    """The numbers of the members that a learner was in, each from where it came there."""
-    before = None
-    for interval, member in way:
-        if member != before:
-            at = history.starts[interval], 1.0
-            axes.annotate(
-                str(member), at, xycoords=axes.get_xaxis_transform(),
-                xytext=(0, 2), textcoords="offset points", color=COLOR, fontsize=6.5,
-            )
-            axes.axvline(at[0], color=COLOR, alpha=0.3, linewidth=0.8, linestyle=":")
-        before = member
+    """Names the members that a learner was in, above."""
+    look = {"textcoords": "offset points", "color": COLOR, "fontsize": 7}
+    axes.annotate(
+        "in member",
+        (0, 1),
+        xycoords="axes fraction",
+        xytext=(-4, 3),
+        ha="right",
+        **look,
+    )
+    for steps, member in _moves(history, way):
+        place = axes.get_xaxis_transform()
+        axes.annotate(str(member), (steps, 1), xycoords=place, xytext=(0, 3), **look)

@@ -1,5 +1,6 @@
 """Lineages: whose learner each member of a population went on with, from its rows."""
 
+import itertools
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -11,6 +12,7 @@ import numpy as np
 from podracer import metrics
 from podracer.command import spaces
 from podracer.errors import UserError
+from podracer.metrics import human
 from podracer.runs import run_folder
 
 PREFIX = "population/"  # of what a row says about its member
@@ -262,6 +264,32 @@ def takeovers(history: History) -> int:
     """How many times a member took over another's learner."""
     every = (x for rows in history.rows for x in rows.values())
     return sum(int(rows[-1][PARENT]) >= 0 for rows in every)
+
+
+def described(history: History) -> list[str]:
+    """Lines: the best member, how often learners were taken over, and the schedule's end.
+
+    Raises UserError where its lineage is not whole.
+    """
+    count = takeovers(history)
+    took = f"learners were taken over {count} time{'s' * (count != 1)}"
+    if not history.adapts:
+        took = "a control: no learner was taken over"
+    member = chosen(history)
+    if member is None:
+        return [f"no member has a mean return; {took}"]
+    moves = sum(
+        a.member != b.member for a, b in itertools.pairwise(way(history, member))
+    )
+    if count:
+        took += f", {moves} of them on its way"
+    final = of_member(history, member)[-1].hyperparameters
+    values = (f"{x} {final[x]:.3g}" for x in history.ranges if x in final)
+    mean = human(scores(history)[member])
+    return [
+        f"best: member-{member}, mean return {mean} in the last interval; {took}",
+        f"at the end: {', '.join(values)}",
+    ]
 
 
 def hyperparameters(row: Mapping[str, float | None]) -> dict[str, float]:
