@@ -151,7 +151,9 @@ def _by_interval(
         else:
             rows.setdefault(int(row[INTERVAL]), []).append(row)
     if damaged:
-        say(f"{path}: left out {damaged} rows without their interval and parent")
+        say(
+            f"{path}: left out {damaged} row{'s' * (damaged > 1)} without their interval and parent"
+        )
     return rows
 
 
