@@ -75,10 +75,10 @@ def _draw(axes: Axes, history: History, way: Sequence[Stay], curve: Curve) -> No
     plot.dress(axes)
     share = 8 / max(8, len(history.rows))  # many would be a grey plane
     look = {"color": GREY, "linewidth": 0.4 + 0.5 * share}
-    own: dict[int | None, list[np.ndarray]] = {}  # curves by member
+    own: dict[int | None, list[tuple[float, np.ndarray]]] = {}  # by member, since when
     for life in sorted(lineage.lives(history), key=lambda x: x.stays[0].interval):
         points, since = curve(life.stays), history.starts[life.stays[0].interval]
-        own.setdefault(life.stays[0].member, []).append(points)
+        own.setdefault(life.stays[0].member, []).append((since, points))
         axes.plot(*points.T, **look)
         if len(origin := _last_before(own.get(life.parent, ()), since)):
             branch = np.concatenate([origin, points[:1]])
@@ -92,9 +92,11 @@ def _draw(axes: Axes, history: History, way: Sequence[Stay], curve: Curve) -> No
         plot.name_the_end(axes)
 
 
-def _last_before(curves: Sequence[np.ndarray], steps: float) -> np.ndarray:
-    """The last point [1, 2] up to there of curves in order of time, or none, [0, 2]."""
-    before = [x[x[:, 0] <= steps][-1:] for x in curves if len(x) and x[0, 0] < steps]
+def _last_before(
+    curves: Sequence[tuple[float, np.ndarray]], steps: float
+) -> np.ndarray:
+    """The last point [1, 2] up to there of curves that began before, or none, [0, 2]."""
+    before = [x[x[:, 0] <= steps][-1:] for since, x in curves if since < steps]
     return before[-1] if before else np.empty((0, 2))
 
 
