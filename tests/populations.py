@@ -40,15 +40,16 @@ def config(members, exploit=True, **train):
     return json.dumps({"command": "", "versions": {}, "config": contents})
 
 
-def write(folder: Path, *members, exploit=True):
+def write(folder: Path, *members, exploit=True, **train):
     """A population's folder, of the rows of each member."""
     for number, own in enumerate(members):
         place = folder / f"member-{number}"
         place.mkdir(parents=True)
         rate = {"learning_rate": 10.0 ** -(number + 1)}
-        text = config(len(members), exploit, agent=rate, seed=number)
+        own_train = train | {"agent": rate, "seed": number}
+        text = config(len(members), exploit, **own_train)
         (place / "config.json").write_text(text)
         lines = "".join(f"{json.dumps(x)}\n" for x in own)
         (place / "metrics.jsonl").write_text(lines)
-    (folder / "together.json").write_text(config(len(members), exploit))
+    (folder / "together.json").write_text(config(len(members), exploit, **train))
     return folder

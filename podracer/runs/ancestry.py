@@ -61,12 +61,13 @@ def _returns(history: History, stays: Sequence[Stay]) -> np.ndarray:
 
 
 def _values(history: History, name: str, stays: Sequence[Stay]) -> np.ndarray:
-    """A hyperparameter of a learner, at both ends of each interval."""
+    """A hyperparameter of a learner, at both ends of each interval where it is finite."""
     ends = []
     for interval, member in stays:
         last = history.rows[member][interval][-1]
         value = lineage.hyperparameters(last).get(name, np.nan)
-        ends += [(history.starts[interval], value), (last["steps"], value)]
+        if np.isfinite(value):
+            ends += [(history.starts[interval], value), (last["steps"], value)]
     return np.array(ends, float).reshape(-1, 2)
 
 
@@ -83,10 +84,9 @@ def _draw(axes: Axes, history: History, way: Sequence[Stay], curve: Curve) -> No
         if len(origin := _last_before(own.get(life.parent, ()), since)):
             branch = np.concatenate([origin, points[:1]])
             axes.plot(*branch.T, **look, alpha=0.3 + 0.5 * share)
-    if way:
+    if len(line := curve(way)):
         for steps, _ in _moves(history, way)[1:]:
             axes.axvline(steps, color=COLOR, alpha=0.4, linewidth=0.8, linestyle=":")
-        line = curve(way)
         axes.plot(*line.T, color=COLOR, linewidth=2)
         axes.plot(*line[-1:].T, "o", color=COLOR)
         plot.name_the_end(axes)

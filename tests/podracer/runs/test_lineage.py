@@ -148,13 +148,13 @@ def test_killed_in_its_first_interval(tmp_path):
 def test_a_control_has_the_intervals_of_a_population(tmp_path):
     """Its rows have none, nor hyperparameters: these are in the configurations."""
     alone = [
-        {"steps": x, "episode_return": x, "episodes": 1} for x in range(40, 301, 20)
+        {"steps": x, "episode_return": x, "episodes": 1} for x in range(10, 351, 20)
     ]
-    folder = write(tmp_path / "x", alone, alone, exploit=False)
-    history = lineage.read(folder)
-    assert history.starts == {0: 0, 1: 100, 2: 200}
-    assert lineage.scores(history).tolist() == [260.0] * 2  # the mean of 220 to 300
-    assert links(history, 1) == [(0, 1, 0.01), (100, 1, 0.01), (200, 1, 0.01)]
+    options = {"exploit": False, "total_steps": 350}  # the last interval is a whole one
+    history = lineage.read(write(tmp_path / "x", alone, alone, **options))
+    assert history.starts == {0: 0, 1: 90, 2: 190}
+    assert lineage.scores(history).tolist() == [280.0] * 2  # the mean of 210 to 350
+    assert links(history, 1) == [(0, 1, 0.01), (90, 1, 0.01), (190, 1, 0.01)]
     assert lineage.described(history)[0].endswith(
         "a control: no learner was taken over"
     )

@@ -265,6 +265,14 @@ def test_no_member_is_the_best_before_an_episode_finished(tmp_path):
     assert not curves(rates, ancestry.COLOR) and len(curves(rates, ancestry.GREY)) == 2
 
 
+def test_a_hyperparameter_that_is_no_number(tmp_path):
+    """As a user's own rule may have it."""
+    rows = populations.rows(0, rate=None)
+    picture = ancestry.population(lineage.read(populations.write(tmp_path / "x", rows)))
+    plot.save(picture, tmp_path / "x.png")
+    assert not curves(picture.axes[1], ancestry.COLOR)
+
+
 def test_a_linear_range_has_a_linear_axis(population):
     path = population / "together.json"
     path.write_text(path.read_text().replace("1e-4..1e-1", "-1..1"))
