@@ -65,6 +65,13 @@ def test_a_constant_stays_constant_to_both_ends():
     assert smooth[:, 1] == pytest.approx(3.0)
 
 
+def test_a_part_of_a_curve_is_smoothed_as_the_whole_would_be():
+    """Also where the part is shorter than the window."""
+    values, weights = np.array([1.0, 4.0]), np.array([2.0, 1.0])
+    assert plot.smooth(values, weights, 1000).tolist() == [2.0, 2.0]
+    assert plot.smooth(values, weights).tolist() == [1.0, 4.0]
+
+
 def test_a_week_is_drawn_in_few_points(tmp_path):
     rows = [row(i * 10**6, i % 1000) for i in range(100_000)]
     raw, _ = lines(plot.curve(rows))
