@@ -159,8 +159,10 @@ def _by_interval(
 
 def _initial(folder: Path, settings: _Settings) -> dict[str, float]:
     """A member's own hyperparameters, as rows name them."""
-    agent = run_folder.load_config(folder, "train")["config"]["train"].get("agent", {})
-    return {PREFIX + name: agent.get(name) for name in settings.ranges}
+    agent = run_folder.load_config(folder, "train")["config"]["train"].get("agent")
+    values = agent if isinstance(agent, dict) else {}
+    known = {x: values.get(x) for x in settings.ranges}
+    return {PREFIX + x: y for x, y in known.items() if isinstance(y, float | int)}
 
 
 def _interval(steps: float, settings: _Settings) -> int:
@@ -203,7 +205,7 @@ def chosen(history: History) -> int | None:
 def score(rows: Rows) -> float:
     """The mean return of the episodes that finished; NaN if none did."""
     pairs = [(x.get("episode_return"), x.get("episodes")) for x in rows]
-    known = [(value, count) for value, count in pairs if count and value is not None]
+    known = [(x, count) for x, count in pairs if x is not None and (count or 0) > 0]
     if not known:
         return float("nan")
     returns, counts = zip(*known, strict=True)

@@ -160,6 +160,20 @@ def test_a_control_has_the_intervals_of_a_population(tmp_path):
     )
 
 
+@pytest.mark.parametrize("agent", [None, 3, {}, {"learning_rate": "fast"}])
+def test_a_control_whose_hyperparameters_are_not_on_record(tmp_path, agent):
+    alone = [{"steps": 50, "episode_return": 1.0, "episodes": 1}] * 2
+    alone += [{"steps": 60, "episode_return": 1.0, "episodes": -2}]  # damaged, too
+    folder = write(tmp_path / "x", alone, exploit=False)
+    path = folder / "member-0" / "config.json"
+    text = json.loads(path.read_text())
+    text["config"]["train"]["agent"] = agent
+    path.write_text(json.dumps(text))
+    history = lineage.read(folder)
+    assert lineage.of_member(history, lineage.best(history)) == [Link(0, 0, {})]
+    assert lineage.described(history)[-1] == "at the end: "
+
+
 def test_a_missing_member_matters_where_the_lineage_needs_it(population):
     shutil.rmtree(population / "member-0")
     said = []
