@@ -12,12 +12,13 @@ from podracer.runs.lineage import History, Stay
 from podracer.runs.listing import to_points
 
 INCHES = 3.4, 1.9  # heights of the panel of returns, and of one of a hyperparameter
+MOST_MOVES = 40  # of a lineage that are named: more would be a wall
 GREY, COLOR = "#8c8c8c", plot.COLORS[0]
 
 Curve = Callable[[Sequence[Stay]], np.ndarray]  # of a learner where it was: [N, 2]
 
 
-def population(history: History, title: str = "") -> plot.Picture:
+def population(history: History, title: str) -> plot.Picture:
     """Draws returns and hyperparameters of all members over environment steps.
 
     A member's line ends where the member takes over a learner; its next one branches off the
@@ -40,8 +41,8 @@ def population(history: History, title: str = "") -> plot.Picture:
     (others or [returns])[-1].set(xlabel=plot.label("steps"))
     text = f"{plot.plain(title)}: {len(history.rows)} members"
     if best is not None:
-        if history.adapts:
-            _name_members(returns, history, way)
+        if history.adapts and (moves := _moves(history, way)):
+            _name_members(returns, moves)
         text += f"; bold: {'lineage of ' * history.adapts}the best, member-{best}"
     returns.set_title(text, pad=16, fontsize="medium")
     picture.align_ylabels()
@@ -101,12 +102,14 @@ def _last_before(
 
 
 def _moves(history: History, way: Sequence[Stay]) -> list[tuple[float, int]]:
-    """The members that a learner was in, each with the steps at which it came there."""
+    """The members that a learner was in, each with the steps at which it came there; none
+    where they are too many to name."""
     stays = [next(same) for _, same in itertools.groupby(way, lambda x: x.member)]
-    return [(history.starts[interval], member) for interval, member in stays]
+    moves = [(history.starts[interval], member) for interval, member in stays]
+    return moves if len(moves) <= MOST_MOVES else []
 
 
-def _name_members(axes: Axes, history: History, way: Sequence[Stay]) -> None:
+def _name_members(axes: Axes, moves: Sequence[tuple[float, int]]) -> None:
     """Names the members that a learner was in, above."""
     look = {"textcoords": "offset points", "color": COLOR, "fontsize": 7}
     axes.annotate(
@@ -117,6 +120,6 @@ def _name_members(axes: Axes, history: History, way: Sequence[Stay]) -> None:
         ha="right",
         **look,
     )
-    for steps, member in _moves(history, way):
+    for steps, member in moves:
         place = axes.get_xaxis_transform()
         axes.annotate(str(member), (steps, 1), xycoords=place, xytext=(0, 3), **look)

@@ -275,7 +275,8 @@ def test_no_member_is_the_best_before_an_episode_finished(tmp_path):
 def test_a_hyperparameter_that_is_no_number(tmp_path):
     """As a user's own rule may have it."""
     rows = populations.rows(0, rate=None)
-    picture = ancestry.population(lineage.read(populations.write(tmp_path / "x", rows)))
+    history = lineage.read(populations.write(tmp_path / "x", rows))
+    picture = ancestry.population(history, "impala on catch")
     plot.save(picture, tmp_path / "x.png")
     assert not curves(picture.axes[1], ancestry.COLOR)
 
@@ -299,6 +300,21 @@ def test_members_that_took_over_all_the_time_stay_few_points(tmp_path):
     returns, _ = drawn(populations.write(tmp_path / "x", one, other))
     branches = curves(returns, ancestry.GREY)[1:]
     assert branches == [[[100 * i, i - 1], [100 * i + 100, i]] for i in range(1, 20)]
+
+
+def test_a_lineage_that_moved_too_often_has_no_names(tmp_path):
+    """Two members that take over each other, in each interval."""
+    both = [
+        [
+            *populations.rows(0),
+            *(x for i in range(1, 60) for x in populations.rows(i, j)),
+        ]
+        for j in (1, 0)
+    ]
+    returns, rates = drawn(populations.write(tmp_path / "x", *both))
+    assert [x.get_text() for x in returns.texts] == ["0"]  # the last return
+    assert len(curves(rates, ancestry.COLOR)) == 1
+    assert len(curves(rates, ancestry.GREY)) == 2 * (1 + 2 * 59)
 
 
 def test_the_command_draws_a_population(population, monkeypatch, capsys):
