@@ -254,6 +254,9 @@ def _checked(
             f"the rule of the population gives {found}; it must give parents, int32 "
             f"{[*shape]}, and {', '.join(before)}, float32 {[*shape]}"
         )
+    members = jnp.arange(shape[0], dtype=jnp.int32)
+    there = (parents >= 0) & (parents < shape[0])  # else it goes on with its own
+    parents = jnp.where(there, parents, members)
     return parents, {name: jnp.asarray(x, jnp.float32) for name, x in changed.items()}
 
 

@@ -11,7 +11,7 @@ import tyro
 from podracer import command, launch
 from podracer.errors import UserError, nearest
 from podracer.metrics import VOCABULARY, human
-from podracer.runs import listing
+from podracer.runs import lineage, listing, run_folder
 
 FORMATS = (".png", ".svg")
 WIDEST = 10_000  # letters of a line where there is no terminal
@@ -20,7 +20,8 @@ WIDEST = 10_000  # letters of a line where there is no terminal
 @dataclasses.dataclass(frozen=True)
 class Plot:
     """Draws the learning curves of runs: the mean of each group, with its 95 % confidence
-    interval (a bootstrap over the runs) where a group has two or more."""
+    interval (a bootstrap over the runs) where a group has two or more. Of a population's
+    folder alone: its members, their hyperparameters, and the lineage of the best one."""
 
     folders: tyro.conf.Positional[tuple[Path, ...]] = ()
     """runs, or folders of runs"""
@@ -86,6 +87,9 @@ def plot(argv: Sequence[str]) -> None:
     config = command.parse(Plot(), argv, "podracer plot")
     if not config.folders:
         raise UserError("which runs? podracer plot RUN [RUN ...], or a folder of them")
+    if _draws_population(config):
+        _plot_population(config.folders[0], config.out)
+        return
     groups: dict[str, list[Any]] = {}
     for run in listing.find(config.folders):
         name = _group(run, config.by)
@@ -112,6 +116,30 @@ def plot(argv: Sequence[str]) -> None:
     print(f"drawn in {config.out}")
 
 
+def _draws_population(config: Plot) -> bool:
+    """Whether a population's folder is given, and nothing is asked of its curves."""
+    is_plain = config == Plot(config.folders, out=config.out)
+    return (
+        is_plain
+        and len(config.folders) == 1
+        and lineage.is_population(config.folders[0])
+    )
+
+
+def _plot_population(folder: Path, out: Path) -> None:
+    history = lineage.read(folder, print)
+    print(*lineage.described(history), sep="\n")
+    names = run_folder.load_config(folder, name=run_folder.TOGETHER)["config"]
+
+    # matplotlib is slow to import
+    from podracer.runs.ancestry import population
+    from podracer.runs.plot import save
+
+    title = f"{names.get('agent')} on {names.get('env')}"
+    save(population(history, title), out, out.suffix[1:])
+    print(f"drawn in {out}")
+
+
 def _group(run: listing.Run, by: Sequence[str]) -> str:
     values = [listing.printable(str(listing.field(run, name))) for name in by]
     if set(by) <= {"agent", "env"}:  # these need no field names
@@ -129,6 +157,12 @@ def _describe(name: str, runs: list[tuple[Any, listing.Run]], x: str) -> None:
     if min(ends) < 0.99 * max(ends):
         _, shortest = runs[ends.index(min(ends))]
         line += f", to {min(ends):,.0f} {x}, where {shortest.folder} ends"
+    members = sum(lineage.is_adapted(run.config) for _, run in runs)
+    if members:
+        line += (
+            f", {members} of a population whose members took over one another's learners: "
+            "not independent runs"
+        )
     print(line)
 
 

@@ -20,7 +20,7 @@ from podracer.checkpoints import finding
 from podracer.checkpoints.checkpoint import Checkpoints
 from podracer.command import spaces
 from podracer.errors import UserError
-from podracer.runs import recording, run, run_folder
+from podracer.runs import lineage, recording, run, run_folder
 from podracer.runs.listing import to_points
 from podracer.runs.progress import Progress
 from podracer.runs.sinks import Sinks
@@ -387,21 +387,27 @@ def _together(rows: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def _draw(base: Path, folders: Sequence[Path], title: str, *error: object) -> None:
-    """Draws a curve of each run, and one of all: the mean with its interval.
+    """Draws a curve of each run, and one of all: the mean with its interval, or the lineage
+    of a population.
 
     `error` is that of the block which ends: the one to report.
     """
-    from podracer.runs import plot  # matplotlib is slow to import
+    from podracer.runs import ancestry, plot  # matplotlib is slow to import
 
     groups: dict[str, list[np.ndarray]] = {}
     with contextlib.suppress(*[UserError] * any(error)), files.writing(base):
+        together = lineage.is_population(base)
+        of_all = f" of a population of {len(folders)}" * together
         for folder in folders:
             rows = [*metrics.read(folder / run_folder.METRICS)]
-            curve = plot.curve(rows, f"{title}, {folder.name}")
+            curve = plot.curve(rows, f"{title}, {folder.name}{of_all}")
             plot.save(curve, folder / run_folder.CURVE)
             points = to_points(rows, "steps", "episode_return")
             if len(points):
                 group = folder.name.rpartition("seed-")[0].rstrip("-") or title
                 groups.setdefault(group, []).append(points)
-        if groups:
+        if groups and together:
+            picture = ancestry.population(lineage.read(base), title)
+            plot.save(picture, base / run_folder.CURVE)
+        elif groups:
             plot.save(plot.compare(groups), base / run_folder.CURVE)

@@ -75,13 +75,13 @@ def compare(
       statistic: of the runs: "mean", or "iqm", see `iqm`.
     """
     over = "" if statistic == "mean" else f", {statistic.upper()} of runs"
-    picture, axes = _picture(_label(x), _label(y) + over)
+    picture, axes = _picture(label(x), label(y) + over)
     for (name, runs), look in zip(groups.items(), itertools.cycle(LOOKS)):
         runs = [points for points in runs if len(points)]
         single = len(runs) == 1 and y == "episode_return"
         end = _mean_return(runs[0]) if single else None
-        thin = [_thin(points) for points in runs]
-        _draw(axes, thin, _plain(name), look, end, STATISTICS[statistic])
+        few = [thin(points) for points in runs]
+        _draw(axes, few, plain(name), look, end, STATISTICS[statistic])
     if not axes.lines:
         axes.set(xticks=[], yticks=[])
         nothing = "no episode has finished" if y == "episode_return" else f"no {y} yet"
@@ -89,8 +89,8 @@ def compare(
     if len(groups) > 1:
         axes.legend(frameon=False, fontsize="small")
     else:
-        axes.set_title(*map(_plain, groups))
-        _name_the_end(axes)
+        axes.set_title(*map(plain, groups))
+        name_the_end(axes)
     return picture
 
 
@@ -114,15 +114,15 @@ def profiles(
     everyone = np.concatenate([*scores.values()])
     margin = 0.02 * (np.ptp(everyone) or 1.0)
     at = np.linspace(everyone.min() - margin, everyone.max() + margin, MEAN_POINTS)
-    picture, axes = _picture(f"{_label(y)} at the end of a run", "share of runs above")
+    picture, axes = _picture(f"{label(y)} at the end of a run", "share of runs above")
     for (name, ends), look in zip(scores.items(), itertools.cycle(LOOKS)):
         above = (ends[:, None] > at).astype(float)
         if len(ends) > 1:
             axes.fill_between(
                 at, *interval(above), color=look["color"], alpha=0.2, lw=0
             )
-        label = f"{_plain(name)}, {len(ends)} run{'s'[: len(ends) > 1]}"
-        axes.plot(at, above.mean(0), linewidth=2, label=label, **look)
+        text = f"{plain(name)}, {len(ends)} run{'s'[: len(ends) > 1]}"
+        axes.plot(at, above.mean(0), linewidth=2, label=text, **look)
     axes.legend(frameon=False, fontsize="small")
     return picture
 
@@ -137,13 +137,18 @@ def _picture(xlabel: str, ylabel: str) -> tuple[Picture, Axes]:
     picture = Picture(figsize=(7, 4), dpi=150, layout="constrained")
     axes = picture.add_subplot()
     axes.set(xlabel=xlabel, ylabel=ylabel)
-    axes.xaxis.set_major_formatter(lambda number, _: human(number))
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25)
+    dress(axes)
     return picture, axes
 
 
-def _plain(name: str) -> str:
+def dress(axes: Axes) -> None:
+    """What all pictures have in common."""
+    axes.xaxis.set_major_formatter(lambda number, _: human(number))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+
+
+def plain(name: str) -> str:
     """A name as text, which is no formula."""
     return name.replace("$", r"\$")
 
@@ -152,7 +157,7 @@ def _end(points: np.ndarray, y: str) -> float:
     """A run's score: its last mean return, or the end of its smoothed curve."""
     if y == "episode_return":
         return _mean_return(points)
-    return float(_smooth(points[:, 1], points[:, 2])[-1])
+    return float(smooth(points[:, 1], points[:, 2])[-1])
 
 
 def _mean_return(points: np.ndarray) -> float:
@@ -174,7 +179,7 @@ def _draw(
         return
     if len(runs) == 1:
         (points,) = runs
-        x, mean = points[:, 0], _smooth(points[:, 1], points[:, 2])
+        x, mean = points[:, 0], smooth(points[:, 1], points[:, 2])
         axes.plot(*points[:, :2].T, color=look["color"], alpha=0.3, linewidth=1)
     else:
         x, values = on_one_axis(runs)
@@ -186,10 +191,10 @@ def _draw(
     axes.plot(x[-1], end, "o", color=look["color"])
 
 
-def _name_the_end(axes: Axes) -> None:
-    """Labels the end of the curve, if there is one, with its last value."""
+def name_the_end(axes: Axes) -> None:
+    """Labels the end of the last curve, if there is one, with its last value."""
     for line in axes.lines[-1:]:
-        ((x, y),) = line.get_xydata()
+        x, y = line.get_xydata()[-1]
         axes.annotate(
             human(y),
             (x, y),
@@ -205,18 +210,19 @@ def on_one_axis(runs: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     last = min(points[-1, 0] for points in runs)
     first = min(last, max(points[0, 0] for points in runs))
     x = np.linspace(first, last, MEAN_POINTS)
-    smooth = [(p[:, 0], _smooth(p[:, 1], p[:, 2])) for p in runs]
-    return x, np.stack([np.interp(x, *line) for line in smooth])
+    lines = [(p[:, 0], smooth(p[:, 1], p[:, 2])) for p in runs]
+    return x, np.stack([np.interp(x, *line) for line in lines])
 
 
-def _label(name: str) -> str:
+def label(name: str) -> str:
+    """A metric and its unit."""
     if name in LABELS:
         return LABELS[name]
     unit, _ = VOCABULARY.get(name, ("", ""))  # an agent has its own metrics, too
     return f"{name} ({unit})" if unit else name
 
 
-def _thin(points: np.ndarray) -> np.ndarray:
+def thin(points: np.ndarray) -> np.ndarray:
     """At most MOST_POINTS points: matplotlib fails on a noisy line of a million."""
     chunks = np.array_split(points, min(len(points), MOST_POINTS))
     x = [chunk[-1, 0] for chunk in chunks]
@@ -225,8 +231,11 @@ def _thin(points: np.ndarray) -> np.ndarray:
     return np.stack([x, y, weights], axis=1)
 
 
-def _smooth(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The weighted mean in a window around each point."""
-    window = np.ones(2 * int(len(values) * SMOOTH / 2) + 1)
-    mean = [np.convolve(x, window, "same") for x in (values * weights, weights)]
+def smooth(
+    values: np.ndarray, weights: np.ndarray, of: int | None = None
+) -> np.ndarray:
+    """The weighted mean in a window around each point, for a part of a curve of `of`."""
+    side = int((of or len(values)) * SMOOTH / 2)
+    window, there = np.ones(2 * side + 1), slice(side, side + len(values))
+    mean = [np.convolve(x, window)[there] for x in (values * weights, weights)]
     return mean[0] / mean[1]

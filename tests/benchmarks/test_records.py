@@ -1,5 +1,6 @@
 """The pages' figures are those of the records, and learning runs are made once."""
 
+import dataclasses
 import importlib.util
 import itertools
 import json
@@ -10,10 +11,12 @@ from pathlib import Path
 import pytest
 
 import envs_jax
-from benchmarks import equal_steps, experiments, gallery, learning, records
+from benchmarks import equal_steps, experiments, gallery, learning, population, records
 from benchmarks.peers import report
 from podracer.agents import AGENTS
+from podracer.errors import UserError
 from podracer.metrics import human
+from tests import populations
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
@@ -172,3 +175,46 @@ def test_a_seed_without_finished_episodes_leaves_no_interval():
     row = [*records.table([line | {"runs": runs}])][4]
     cells = [cell.strip() for cell in row.split("|")]
     assert cells[5:8] == ["-", "", "-"]
+
+
+def test_a_population_is_made_once_and_its_choice_evaluated(tmp_path, monkeypatch):
+    """One member has failed; the episodes that count are those of the last steps."""
+    made, folder = [], tmp_path / "smoke" / "random-search" / "seed-1"
+    last = populations.rows(19, mean_return=3.0)  # of 20 intervals
+    populations.write(
+        folder,
+        [*populations.rows(0, mean_return=9.0), *last],
+        [populations.row(50, 0, mean_return=99.0)],
+        [*populations.rows(0), *populations.rows(19, mean_return=2.0)],
+        exploit=False,
+        total_steps=2000,
+    )
+    for number, state in enumerate(("finished", "failed", "finished")):
+        text = json.dumps({"state": state, "started": 0})
+        (folder / f"member-{number}" / "state.json").write_text(text)
+    evaluation = folder / "member-0" / "evaluation.json"
+    evaluation.write_text(json.dumps({"episode_return": 2.5}))
+    small = population.TASKS["smoke"]._replace(total_steps=2000)
+    monkeypatch.setitem(population.TASKS, "smoke", small)
+    monkeypatch.setattr(population, "commit", lambda: "abc")
+    monkeypatch.setattr(
+        population.subprocess, "run", lambda line, **_: made.append(line[2:])
+    )
+    config = population.Config(only=("smoke",), seeds=1, members=3, out=tmp_path)
+    one = "smoke", population.CONTROL, 1, config
+    assert not population.is_done(*one)
+    population.run(*one)
+    assert population.is_done(*one)
+    assert not population.is_done(*one[:3], dataclasses.replace(config, members=4))
+    trained, evaluated = made
+    assert {"--pbt.no-exploit", "--overwrite"} < {*trained}
+    assert trained[trained.index("--seed") + 1] == "3"
+    assert evaluated[:3] == ["anakin", "evaluate", str(folder / "member-0")]
+    found = json.loads((folder / records.DONE).read_text())
+    assert found["returns"] == {"member-0": 3.0, "member-1": None, "member-2": 2.0}
+    assert found["chosen"] == "member-0" and found["hyperparameters"]
+    assert (population.of_all(found), population.of_chosen(found)) == (2.5, 2.5)
+    (folder / "member-2" / "state.json").unlink()
+    with pytest.raises(UserError, match="member-2: not trained to the end"):
+        population.run(*one)
+    assert not population.is_done(*one)

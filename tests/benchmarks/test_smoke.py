@@ -33,6 +33,7 @@ SMALL = {
     "--hidden-size 4 --updates 2 --seconds 0.01 --trajectories 2 --repeats 1",
     "observations": "--agents impala --seeds 1 --total-steps 2048 --report page.md",
     "pictures": "--env catch --steps 512 --shown 0 1 --frames 10 --out drawn",
+    "population": "--only smoke --seeds 1 --members 2 --episodes 2 --out runs",
     "random_play": "catch 8 4 0.01",
     "scaling": """--unroll-length 4 --seconds 0.5 --one {"batch_size":4096}""",
     "sebulba": "--settings cartpole --batch-sizes 4 --unroll-lengths 4 "
@@ -64,6 +65,7 @@ EXPECTED = {
     "muzero": "Sebulba, one actor core",
     "observations": "Locks, masked",
     "pictures": "catch: episodes after 0 steps",
+    "population": "| population - random search |",
     "scaling": "steps_per_second",
     "sebulba": "cartpole",
     "suite": "bsuite/test_bandit.py | 5",
@@ -111,7 +113,7 @@ def run(name, folder):
     runpy.run_module(f"benchmarks.{name}", run_name="__main__")
 
 
-SLOW = ("muzero",)  # compiles many searches
+SLOW = ("muzero", "population")  # compiles many searches; starts six commands
 NAMES = [
     pytest.param(
         name,

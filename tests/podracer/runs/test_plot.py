@@ -2,13 +2,16 @@
 
 import math
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+import podracer.__main__ as command
 from podracer.errors import UserError
-from podracer.runs import plot
+from podracer.runs import ancestry, lineage, members, plot
+from tests import populations
 
 
 def row(steps, mean_return, episodes=1):
@@ -60,6 +63,13 @@ def test_the_smooth_line_weighs_episodes():
 def test_a_constant_stays_constant_to_both_ends():
     _, smooth = lines(plot.curve([row(i, 3.0, 1 + i % 7) for i in range(300)]))
     assert smooth[:, 1] == pytest.approx(3.0)
+
+
+def test_a_part_of_a_curve_is_smoothed_as_the_whole_would_be():
+    """Also where the part is shorter than the window."""
+    values, weights = np.array([1.0, 4.0]), np.array([2.0, 1.0])
+    assert plot.smooth(values, weights, 1000).tolist() == [2.0, 2.0]
+    assert plot.smooth(values, weights).tolist() == [1.0, 4.0]
 
 
 def test_a_week_is_drawn_in_few_points(tmp_path):
@@ -182,3 +192,165 @@ def test_many_groups_look_different():
 def test_an_svg(tmp_path):
     plot.save(plot.compare({"a": [points([1.0])]}), tmp_path / "a.svg", "svg")
     assert "<svg" in (tmp_path / "a.svg").read_text()
+
+
+def drawn(folder):
+    """The panels of a population's picture."""
+    return ancestry.population(lineage.read(folder), "impala on catch").axes
+
+
+def curves(axes, color):
+    """The curves of a panel in this colour, [N, 2] each, without single points."""
+    every = [x.get_xydata() for x in axes.lines if x.get_color() == color]
+    return [x.tolist() for x in every if len(x) > 1 and x[0, 0] <= x[-1, 0]]
+
+
+@pytest.fixture(name="population")
+def _population(tmp_path):
+    """Member 1 takes over member 0, and is the best."""
+    return populations.write(
+        tmp_path / "population",
+        [*populations.rows(0, mean_return=1.0), *populations.rows(1, mean_return=1.0)],
+        [*populations.rows(0, rate=0.02), *populations.rows(1, 0, 0.05, mean_return=3)],
+    )
+
+
+def test_a_population_has_a_panel_for_returns_and_each_hyperparameter(population):
+    returns, rates = drawn(population)
+    assert returns.get_title() == (
+        "impala on catch: 2 members; bold: lineage of the best, member-1"
+    )
+    assert [x.get_text() for x in returns.texts] == ["3", "in member", "0", "1"]
+    assert (rates.get_ylabel(), rates.get_yscale()) == ("learning_rate", "log")
+    low, high = rates.get_ylim()
+    assert low <= 1e-4 and high >= 1e-1  # the whole range
+    assert rates.texts[0].get_text() == "0.05"
+
+
+def test_a_member_branches_off_where_it_took_over(population):
+    returns, rates = drawn(population)
+    whole, before, after, branch = curves(rates, ancestry.GREY)
+    assert whole == [[0, 0.1], [100, 0.1], [100, 0.1], [200, 0.1]]
+    assert before == [[0, 0.02], [100, 0.02]]
+    assert after == [[100, 0.05], [200, 0.05]]
+    assert branch == [[100, 0.1], [100, 0.05]]
+    branch = curves(returns, ancestry.GREY)[-1]
+    assert branch == [[100, 1], [150, 3]]
+
+
+def test_the_lineage_is_that_of_the_best(population):
+    returns, rates = drawn(population)
+    assert curves(rates, ancestry.COLOR)[-1] == [
+        [0, 0.1],
+        [100, 0.1],
+        [100, 0.05],
+        [200, 0.05],
+    ]
+    assert curves(returns, ancestry.COLOR)[-1] == [
+        [50, 1],
+        [100, 1],
+        [150, 3],
+        [200, 3],
+    ]
+
+
+def test_a_control_has_no_lineage(tmp_path):
+    alone = [row(x, x) for x in range(50, 301, 50)]
+    folder = populations.write(tmp_path / "x", alone, alone, exploit=False)
+    returns, rates = drawn(folder)
+    assert returns.get_title().endswith("2 members; bold: the best, member-0")
+    assert [x.get_text() for x in returns.texts] == ["300"]
+    first, second = curves(rates, ancestry.GREY)
+    assert {y for _, y in first} == {0.1} and {y for _, y in second} == {0.01}
+
+
+def test_no_member_is_the_best_before_an_episode_finished(tmp_path):
+    rows = populations.rows(0, mean_return=None, episodes=0)
+    folder = populations.write(tmp_path / "x", rows, rows)
+    returns, rates = drawn(folder)
+    assert returns.get_title() == "impala on catch: 2 members"
+    assert not curves(rates, ancestry.COLOR) and len(curves(rates, ancestry.GREY)) == 2
+
+
+def test_a_hyperparameter_that_is_no_number(tmp_path):
+    """As a user's own rule may have it."""
+    rows = populations.rows(0, rate=None)
+    history = lineage.read(populations.write(tmp_path / "x", rows))
+    picture = ancestry.population(history, "impala on catch")
+    plot.save(picture, tmp_path / "x.png")
+    assert not curves(picture.axes[1], ancestry.COLOR)
+
+
+def test_a_linear_range_has_a_linear_axis(population):
+    path = population / "together.json"
+    path.write_text(path.read_text().replace("1e-4..1e-1", "-1..1"))
+    assert drawn(population)[1].get_yscale() == "linear"
+
+
+def test_members_that_took_over_all_the_time_stay_few_points(tmp_path):
+    """A single report in each interval would be no line."""
+    parents = [-1] + [1] * 19
+    one, other = (
+        [
+            populations.row(100 * i + 100, i, parent, mean_return=i)
+            for i, parent in enumerate(every)
+        ]
+        for every in (parents, [-1] * 20)
+    )
+    returns, _ = drawn(populations.write(tmp_path / "x", one, other))
+    branches = curves(returns, ancestry.GREY)[1:]
+    assert branches == [[[100 * i, i - 1], [100 * i + 100, i]] for i in range(1, 20)]
+
+
+def test_a_lineage_that_moved_too_often_has_no_names(tmp_path):
+    """Two members that take over each other, in each interval."""
+    both = [
+        [
+            *populations.rows(0),
+            *(x for i in range(1, 60) for x in populations.rows(i, j)),
+        ]
+        for j in (1, 0)
+    ]
+    returns, rates = drawn(populations.write(tmp_path / "x", *both))
+    assert [x.get_text() for x in returns.texts] == ["0"]  # the last return
+    assert len(curves(rates, ancestry.COLOR)) == 1
+    assert len(curves(rates, ancestry.GREY)) == 2 * (1 + 2 * 59)
+
+
+def test_the_command_draws_a_population(population, monkeypatch, capsys):
+    monkeypatch.chdir(population.parent)
+    command.plot([population.name, "--out", "x.svg"])
+    best, *others = capsys.readouterr().out.splitlines()
+    assert best.startswith(
+        "best: member-1, mean return 3 in the last interval; learners"
+    )
+    assert others == ["at the end: learning_rate 0.05", "drawn in x.svg"]
+    assert "lineage of the best" in Path("x.svg").read_text()
+
+
+@pytest.mark.parametrize("flags", [["--y", "episodes"], ["--x=seconds"], ["--profile"]])
+def test_curves_of_members_are_not_presented_as_independent(
+    population, flags, monkeypatch, capsys
+):
+    monkeypatch.chdir(population.parent)
+    line = "of a population whose members took over one another's learners: not indep"
+    command.plot([population.name, *flags])
+    assert f"impala on catch: 2 runs, 2 {line}" in capsys.readouterr().out
+    command.plot([f"{population.name}/member-1"])
+    assert f"1 run, 1 {line}" in capsys.readouterr().out
+    populations.write(Path("control"), populations.rows(0), exploit=False)
+    command.plot(["control/member-0"])
+    assert line not in capsys.readouterr().out
+
+
+def test_what_a_population_leaves_in_its_folders(population, monkeypatch):
+    """Pictures of the members, which say what they are, and one of all."""
+    pictures = {}
+    monkeypatch.setattr(plot, "save", lambda x, path: pictures.update({path: x}))
+    folders = [population / f"member-{i}" for i in range(2)]
+    members._draw(population, folders, "impala on catch")
+    _, other, whole = pictures.values()
+    assert [*pictures] == [x / "curve.png" for x in (*folders, population)]
+    title = "impala on catch, member-1 of a population of 2"
+    assert other.axes[0].get_title() == title
+    assert len(whole.axes) == 2 and "lineage" in whole.axes[0].get_title()
