@@ -11,6 +11,7 @@ import jax
 import anakin
 from anakin import adaptation, planning, population, schedules
 from anakin.command import agents, environments, meta_train, tune
+from anakin.command.environments import ENVIRONMENTS
 from anakin.command.flags import Plan, Train
 from anakin.command.memory import of_run
 from podracer import command, kernels, parallel
@@ -30,7 +31,7 @@ MOST_TRACED = 2**31 - 1  # environment steps of an update: JAX counts with 32 bi
 def train(argv: Sequence[str]) -> None:
     """Train an agent in a JAX environment; leaves a run folder."""
     configured = with_schedules(
-        configuring.configure(argv, Train, "anakin", environments.ENVIRONMENTS)
+        configuring.configure(argv, Train, "anakin", ENVIRONMENTS)
     )
     config = configured.config
     if config.together and hosts.number_of() > 1:
@@ -83,7 +84,9 @@ def train(argv: Sequence[str]) -> None:
             **options,
         )
         with naming:
-            members.train(start, population.member, runs, config, **about)
+            folder = members.train(start, population.member, runs, config, **about)
+        if config.population and not config.keep.quiet:
+            print(*lineage.described(lineage.read(folder)), sep="\n")
         return
     start = partial(anakin.train, made, environment, seed=config.seed, **options)
 
@@ -123,7 +126,7 @@ def plan(argv: Sequence[str]) -> None:
     def report(argv: Sequence[str]) -> None:
         configured = with_schedules(
             configuring.configure(
-                argv, Plan, "anakin", environments.ENVIRONMENTS, flags.choices(argv)
+                argv, Plan, "anakin", ENVIRONMENTS, flags.choices(argv)
             )
         )
         slice = flags.make_slice(configured.others)

@@ -27,16 +27,19 @@ def rows(interval, *arguments, **options):
     ]
 
 
-def config(members, exploit=True, **train):
-    """What `config.json` has, and `together.json`."""
+def config(members, exploit=True, is_member=False, **train):
+    """What `together.json` has, or the `config.json` of a member."""
     pbt = {
         "interval": STEPS,
         "exploit": exploit,
         "fields": ["learning-rate=1e-4..1e-1"],
     }
-    train = {"population": members, "pbt": pbt, "total_steps": 300, "seed": 0} | train
-    train = {"agent": {"learning_rate": 0.1}} | train
+    train = {"agent": {"learning_rate": 0.1}, "total_steps": 300, "seed": 0} | train
     contents = {"agent": "impala", "env": "catch", "train": train}
+    if not is_member:
+        contents["train"] = {"population": members, "pbt": pbt} | train
+    elif exploit:
+        contents["population"] = members
     return json.dumps({"command": "", "versions": {}, "config": contents})
 
 
@@ -47,7 +50,7 @@ def write(folder: Path, *members, exploit=True, **train):
         place.mkdir(parents=True)
         rate = {"learning_rate": 10.0 ** -(number + 1)}
         own_train = train | {"agent": rate, "seed": number}
-        text = config(len(members), exploit, **own_train)
+        text = config(len(members), exploit, True, **own_train)
         (place / "config.json").write_text(text)
         lines = "".join(f"{json.dumps(x)}\n" for x in own)
         (place / "metrics.jsonl").write_text(lines)

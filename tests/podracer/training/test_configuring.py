@@ -286,6 +286,21 @@ def test_a_run_of_meta_train_has_no_agent():
             attempt()
 
 
+def test_the_rule_of_a_population_is_code(here):
+    """A folder that names one imports it with --trust only, or if the flag names it, too."""
+    pbt = {"fields": ["learning-rate=1e-4..1e-2"], "rule": "raises:make"}
+    train = {"population": 2, "pbt": pbt}
+    contents = {"agent": "impala", "env": "catch", "train": train}
+    text = json.dumps({"command": "anakin train", "versions": {}, "config": contents})
+    (here / "several").mkdir()
+    (here / "several" / "together.json").write_text(text)
+    flags = "--resume", f"{here / 'several'}"
+    with pytest.raises(UserError, match="names code to import, --pbt.rule raises:make"):
+        configure("anakin", *flags)
+    for trusted in (["--trust"], ["--pbt.rule", "raises:make"]):
+        assert configure("anakin", *flags, *trusted).config.pbt.rule == "raises:make"
+
+
 @pytest.mark.parametrize("about", [{"agent": "steals"}, {"network": "steals:net"}])
 def test_load_imports_only_what_is_trusted(here, about):
     (here / "steals.py").write_text(MODULES["steals"])
