@@ -95,7 +95,7 @@ def train(
     kernels.install()
     mesh = parallel.make_mesh(cores)
     values = _checked(seeds, hyperparameters or {})
-    check_shares(len(seeds), mesh.size)
+    check_shares(len(seeds), mesh.size, "population" if adapt else "seeds")
     cpu.check_threads(mesh.local_devices)
     check(environment, batch_size, unroll_length, total_steps, 1, reset_pool)
     check_played(environment)
