@@ -102,6 +102,7 @@ def trained(name: str) -> str:
         for group in groups
         for line in group
         if line["env"] == name and len(line["runs"]) == 3
+        if "--env." not in line["command"]  # another task
     ]
     if not lines:
         return "-"

@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 import envs_jax
+from anakin import adaptation
 from anakin.command.flags import Train as AnakinTrain
 from envs_jax import adapters
 from podracer import networks
@@ -140,7 +141,7 @@ def test_the_flags_for_newcomers_exist():
     configs = AnakinTrain, SebulbaTrain, impala.Config, ppo.Config, batch_ppo.Config
     configs += options.Options, adapters.PlaygroundOptions
     configs += dqn.Config, dqn.NetworkConfig, replay.Config, interface.Interface
-    configs += sac.Config, sac.NetworkConfig, td3.Config
+    configs += sac.Config, sac.NetworkConfig, td3.Config, adaptation.Config
     fields = {
         field.name
         for config in (*configs, networks.Config, sinks.Config)

@@ -218,3 +218,9 @@ def test_a_population_is_made_once_and_its_choice_evaluated(tmp_path, monkeypatc
     with pytest.raises(UserError, match="member-2: not trained to the end"):
         population.run(*one)
     assert not population.is_done(*one)
+
+
+def test_the_page_of_populations_is_its_records():
+    found = json.loads((RESULTS / "population.json").read_text())
+    page = "\n".join(population.page(found))
+    assert (RESULTS / "population.md").read_text() == page
