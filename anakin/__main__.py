@@ -50,17 +50,6 @@ def train(argv: Sequence[str]) -> None:
     agent, cores = schedules.agent_at(made, 0), parallel.make_mesh(config.cores).size
     configured.say_replay(agent, specs[0], cores, len(runs) or 1)
     about = {**configured.names, "specs": run.encode_specs(*specs)}
-    options = {
-        name: getattr(config, name)
-        for name in (
-            "batch_size",
-            "unroll_length",
-            "total_steps",
-            "updates_per_report",
-            "cores",
-            "reset_pool",
-        )
-    }
     if config.batch_size * config.unroll_length > MOST_TRACED:
         memory.check(config.batch_size, config.unroll_length + 1, specs[0])
 
@@ -81,14 +70,16 @@ def train(argv: Sequence[str]) -> None:
                 for name in runs[0].hyperparameters
             },
             adapt=adaptation.of_flags(config),
-            **options,
+            **config.of_training,
         )
         with naming:
             folder = members.train(start, population.member, runs, config, **about)
         if config.population and not config.keep.quiet:
             print(*lineage.described(lineage.read(folder)), sep="\n")
         return
-    start = partial(anakin.train, made, environment, seed=config.seed, **options)
+    start = partial(
+        anakin.train, made, environment, seed=config.seed, **config.of_training
+    )
 
     def play(state: anakin.State, episodes: int) -> evaluation.Evaluation:
         params = evaluation.acting_params(agent, state.learner, jax.local_devices()[0])

@@ -16,11 +16,10 @@ import jax
 import jax.numpy as jnp
 
 from podracer import imports
-from podracer.agent import Agent, Key, Metrics
+from podracer.agent import Key, Metrics
 from podracer.command import spaces
 from podracer.errors import UserError, check_at_least_one, check_range
 from podracer.parallel import MEMBERS
-from podracer.plan import compiled
 
 Hyperparameters = dict[str, jax.Array]  # float32 [S] by name
 # (key, scores [S], hyperparameters) -> (parents [S], hyperparameters); see `truncation`
@@ -41,10 +40,10 @@ class Config:
     """the agent's hyperparameters that differ, each with its range, which is on a logarithmic
     scale where it is above 0: learning-rate=1e-5..1e-2"""
     exploit: bool = True
-    """take over the learners of better members; without it each keeps its own and its
-    hyperparameters: random search, the control"""
+    """let worse members take over the learners of better ones; without it every member keeps
+    its learner and its hyperparameters: random search, the control"""
     fraction: float = 0.25
-    """share of the members that take over others, and share of the best that they draw from"""
+    """share of the members that take over a learner, and of the best that it is drawn from"""
     perturbation: float = 0.05
     """share of its range, on its scale, by which a hyperparameter moves up or down"""
     resample: float = 0.25
@@ -67,7 +66,7 @@ class Config:
 
 
 class Adaptation(NamedTuple):
-    """That a population adapts."""
+    """How and when a population adapts."""
 
     rule: Rule
     steps: int  # environment steps of a member between two adaptations
@@ -108,8 +107,9 @@ def truncation(
 ) -> tuple[jax.Array, Hyperparameters]:
     """Truncation selection (arXiv:1711.09846, section 4.1): the worst go on from the best.
 
-    Who takes over another moves each hyperparameter up or down from there, or draws it anew.
-    Members that failed all take over; a member with no score neither gives nor takes.
+    A member that takes over a learner moves each of its parent's hyperparameters up or down,
+    or draws it anew. All members that failed take over; one without a score neither gives
+    nor takes.
 
     Args:
       key: random numbers.
@@ -125,7 +125,7 @@ def truncation(
     members = jnp.arange(scores.shape[0], dtype=jnp.int32)
     best_first = jnp.argsort(-scores).astype(jnp.int32)  # NaN last
     rank = jnp.argsort(best_first)
-    known, alive = (jnp.sum(x(scores)) for x in (_is_known, jnp.isfinite))
+    known, alive = jnp.sum(~jnp.isnan(scores)), jnp.sum(jnp.isfinite(scores))
     count = jnp.maximum(1, config.fraction * known).astype(jnp.int32)
     bad = (rank >= known - count) | (scores == -jnp.inf)
     draw_key, explore_key = jax.random.split(key)
@@ -138,10 +138,6 @@ def truncation(
     return parents, explored(explore_key, takes, parents, hyperparameters, config)
 
 
-def _is_known(scores: jax.Array) -> jax.Array:
-    return ~jnp.isnan(scores)
-
-
 def explored(
     key: Key,
     takes: jax.Array,
@@ -149,7 +145,8 @@ def explored(
     hyperparameters: Hyperparameters,
     config: Config,
 ) -> Hyperparameters:
-    """The hyperparameters [S] after those that are true in `takes` [S] left their parents'."""
+    """All hyperparameters [S]; those of members in `takes`, bool [S], are moved from their
+    parents' or drawn anew."""
     changed = {}
     for i, (name, space) in enumerate(config.ranges.items()):
         keys = jax.random.split(jax.random.fold_in(key, i), 3)
@@ -201,8 +198,8 @@ def scores(standing: Standing) -> jax.Array:
 def adapt(rule: Rule, begin: Callable, population: Any) -> Any:
     """The members after an adaptation: a core's, which are [S / cores, ...].
 
-    Whose learner stopped being finite is alive again with that of another; its actors and
-    what its core keeps for it (replay) may hold NaN, too, and begin anew.
+    A member that failed goes on with the learner of another. Its actors and what its core
+    keeps for it (replay) may hold NaN, too: they begin anew.
 
     Args:
       rule: see `Rule`.
@@ -270,16 +267,4 @@ def _where(condition: jax.Array, then: Any, otherwise: Any) -> Any:
         lambda x, y: jnp.where(condition.reshape(-1, *[1] * (x.ndim - 1)), x, y),
         then,
         otherwise,
-    )
-
-
-def described(agent: Agent, members: int, cores: int, interval: int) -> str:
-    """One line for a plan: what the copies of an adaptation cost a core."""
-    key = jax.eval_shape(jax.random.key, 0)
-    learner = jax.eval_shape(agent.initial_learner_state, key).shared
-    each = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(learner))
-    others = each * members * (cores - 1) // cores
-    return (
-        f"adaptation: every {interval:,} updates, of {members} learners of "
-        f"{compiled.size(each)} each; a core receives {compiled.size(others)}"
     )

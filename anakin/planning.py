@@ -75,7 +75,19 @@ def describe(
     steps = batch_size * config.unroll_length * (count or 1)
     print("\n".join(report.report(call, slice, "an update", steps)))
     if adapt:
-        print(adaptation.described(agent, count, used, adapt[1].interval))
+        print(copies(agent, count, used, adapt[1].interval))
+
+
+def copies(agent: Agent, members: int, cores: int, interval: int) -> str:
+    """One line for a plan: what the copies of an adaptation cost a core."""
+    key = jax.eval_shape(jax.random.key, 0)
+    learner = jax.eval_shape(agent.initial_learner_state, key).shared
+    each = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(learner))
+    others = each * members * (cores - 1) // cores
+    return (
+        f"adaptation: every {interval:,} updates, of {members} learners of "
+        f"{compiled.size(each)} each; a core receives {compiled.size(others)}"
+    )
 
 
 def programs(

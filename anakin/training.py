@@ -156,20 +156,19 @@ def initial_state(
 
 def make_step(agent: Agent | Scheduled, environment, unroll_length: int) -> Callable:
     """The minimal unit: act, then learn from the trajectory."""
-    of_run = agent
 
     def step(state: State) -> tuple[State, Metrics]:
-        agent = agent_at(of_run, state.updates)
+        now = agent_at(agent, state.updates)
         act_key, learn_key = unit_keys(state)
         actors, trajectory = unroll(
-            agent.actor_step,
-            agent.actor_params(state.learner),
+            now.actor_step,
+            now.actor_params(state.learner),
             environment,
             unroll_length,
             state.actors,
             act_key,
         )
-        learner, metrics = agent.learner_step(learn_key, state.learner, trajectory)
+        learner, metrics = now.learner_step(learn_key, state.learner, trajectory)
         metrics = tally.joined(metrics, tally.of_environment(trajectory.timesteps))
         return after_unit(state, learner, actors), metrics
 

@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import rich.progress
@@ -86,13 +87,7 @@ def train(task: Task, places: Sequence[Path], seed: int) -> None:
         line += [str(places[0].parent), "--seeds", str(len(places))]
     else:
         line += [str(places[0])]
-    how = {
-        "command": task.command,
-        "commit": commit(),
-        "date": time.strftime("%Y-%m-%d"),
-        "machine": f"{parallel.processors()} {platform.machine()} processors",
-        "load": round(os.getloadavg()[0], 1),  # of other programs, in processors
-    }
+    how = made(task.command)
     for place in places:
         (place / records.DONE).unlink(missing_ok=True)
     started = time.monotonic()
@@ -102,6 +97,17 @@ def train(task: Task, places: Sequence[Path], seed: int) -> None:
     for place in places:
         with atomic(place / records.DONE) as path:
             path.write_text(json.dumps(how))
+
+
+def made(command: str) -> dict[str, Any]:
+    """What is on record about a command that starts now."""
+    return {
+        "command": command,
+        "commit": commit(),
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": f"{parallel.processors()} {platform.machine()} processors",
+        "load": round(os.getloadavg()[0], 1),  # of other programs, in processors
+    }
 
 
 def commit() -> str:

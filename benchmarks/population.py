@@ -13,8 +13,6 @@ population.json, population.md and a figure of each task.
 
 import dataclasses
 import json
-import os
-import platform
 import shlex
 import subprocess
 import sys
@@ -29,8 +27,8 @@ import rich.progress
 import tyro
 
 from benchmarks import records
-from benchmarks.learning import commit
-from podracer import metrics, parallel
+from benchmarks.learning import made
+from podracer import metrics
 from podracer.errors import UserError
 from podracer.files import atomic
 from podracer.metrics import human, json_number
@@ -142,15 +140,7 @@ def run(name: str, method: str, seed: int, config: Config) -> None:
     line = command(name, method, config)
     (folder / records.DONE).unlink(missing_ok=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    how = {
-        "command": line,
-        "seed": seed,
-        "commit": commit(),
-        "date": time.strftime("%Y-%m-%d"),
-        "machine": f"{parallel.processors()} {platform.machine()} processors",
-        "jax": jax.__version__,
-        "load": round(os.getloadavg()[0], 1),  # of other programs, in processors
-    }
+    how = made(line) | {"seed": seed, "jax": jax.__version__}
     started = time.monotonic()
     first = str(seed * config.members)  # each member's is its own
     whole = f"{line} --seed {first} --overwrite --quiet --run {folder}"

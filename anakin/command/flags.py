@@ -1,6 +1,7 @@
 """The flags of `anakin train` and `anakin plan`."""
 
 import dataclasses
+from typing import Any
 
 from anakin import adaptation
 from podracer.errors import UserError, check_at_least_one, check_range
@@ -76,6 +77,12 @@ class Train(flags.Train):
     def number_of_seeds(self) -> int:
         """How many runs there are side by side, each with a seed of its own."""
         return self.population or self.seeds
+
+    @property
+    def of_training(self) -> dict[str, Any]:
+        """What `anakin.train` and `population.train` both take."""
+        names = "batch_size", "unroll_length", "total_steps", "updates_per_report"
+        return {x: getattr(self, x) for x in (*names, "cores", "reset_pool")}
 
     @property
     def together(self) -> bool:

@@ -23,11 +23,6 @@ from podracer.tune import commands
 from podracer.tune.space import is_of_floats
 from podracer.tune.study import Trial, alone
 
-OPTIONS = (
-    *("batch_size", "unroll_length", "total_steps"),
-    *("updates_per_report", "cores", "reset_pool"),
-)
-
 
 @dataclasses.dataclass(frozen=True)
 class Tune(Train):
@@ -86,7 +81,7 @@ def opened(setting: Setting, config: Train) -> Iterator[Any]:
         setting.maker(config)({}),
         setting.environment,
         seed=config.seed,
-        **{name: getattr(config, name) for name in OPTIONS},
+        **config.of_training,
     )
     with (
         memory.naming(config, setting.needed),
@@ -126,7 +121,7 @@ def train_together(
                 for name in trials[0].values
             },
             stopped=lambda: ended or stopped(),
-            **{name: getattr(config, name) for name in OPTIONS},
+            **config.of_training,
             **options,
         )
         with contextlib.closing(updates):

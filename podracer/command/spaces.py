@@ -50,13 +50,22 @@ def ranges(texts: Sequence[str], flag: str) -> dict[str, Range]:
     return found
 
 
+def floats(agent: Any) -> list[str]:
+    """The fields of an agent's configuration in which runs of one program can differ."""
+    return [f.name for f in dataclasses.fields(agent) if f.type in (float, "float")]
+
+
+def listed(agent: Any) -> str:
+    """The same, as flags are written."""
+    return ", ".join(x.replace("_", "-") for x in floats(agent))
+
+
 def check_takes(agent: Any, name: str, value: float, flag: str) -> None:
     """Raises UserError unless the agent has a float of that name, which may be `value`."""
-    floats = [f.name for f in dataclasses.fields(agent) if f.type in (float, "float")]
-    if name not in floats:
+    if name not in floats(agent):
         raise UserError(
             f"{flag} has {name}; it must be one of the agent's float hyperparameters: "
-            f"{', '.join(x.replace('_', '-') for x in floats)}"
+            f"{listed(agent)}"
         )
     try:
         dataclasses.replace(agent, **{name: value})

@@ -118,11 +118,10 @@ def _sweep(agent: Any, text: str) -> tuple[str, list[float]]:
     """`learning-rate=1e-3,3e-3` as the field and its values."""
     flag, _, values = text.removeprefix("agent.").partition("=")
     name = flag.replace("-", "_")
-    floats = [f.name for f in dataclasses.fields(agent) if f.type in (float, "float")]
-    if name not in floats:
+    if name not in spaces.floats(agent):
         raise UserError(
             f"sweep is {text!r}; it must be FIELD=VALUE,VALUE with one of the agent's "
-            f"hyperparameters: {', '.join(x.replace('_', '-') for x in floats)}"
+            f"hyperparameters: {spaces.listed(agent)}"
         )
     try:
         return name, [float(x) for x in values.split(",")]
