@@ -196,7 +196,7 @@ def test_a_population_is_made_once_and_its_choice_evaluated(tmp_path, monkeypatc
     evaluation.write_text(json.dumps({"episode_return": 2.5}))
     small = population.TASKS["smoke"]._replace(total_steps=2000)
     monkeypatch.setitem(population.TASKS, "smoke", small)
-    monkeypatch.setattr(population, "commit", lambda: "abc")
+    monkeypatch.setattr(learning, "commit", lambda: "abc")
     monkeypatch.setattr(
         population.subprocess, "run", lambda line, **_: made.append(line[2:])
     )

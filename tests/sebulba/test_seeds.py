@@ -12,7 +12,11 @@ from tests.interruptions import ended, lines, rows, size, start, until
 SEEDS = (
     *("--env=jax:catch", "--batch-size=8", "--unroll-length=5", "--seeds=2"),
     *("--cores=2", "--threads-per-core=1", "--max-lag=0", "--seed=3"),
-    *("--network.hidden-sizes", "16", "--total-steps=12000"),
+    *(
+        "--network.hidden-sizes",
+        "16",
+        "--total-steps=60000",
+    ),  # seconds, in which to stop it
 )
 
 
