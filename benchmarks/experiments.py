@@ -137,6 +137,26 @@ MEMORIES = tuple(
     for memory in ("none", "lstm", "gru", "lru", "mingru", "gtrxl")
 )
 
+OF_LIBRARIES = tuple(  # pip install popgym, craftax
+    Task(
+        f"memories-{group}",
+        f"PPO, {memory}",
+        f"{train} --network.memory {memory} {STEPS} 1_000_000",
+    )
+    for group, train in (
+        (
+            "previous",
+            f"sebulba train {SMALL} --env gym:popgym:popgym-RepeatPreviousEasy-v0",
+        ),
+        (
+            "positions",
+            f"sebulba train {SMALL} --env gym:popgym:popgym-PositionOnlyCartPoleEasy-v0",
+        ),
+        ("craftax", f"anakin train {SMALL} --env craftax:Craftax-Symbolic-v1 {MLP}"),
+    )
+    for memory in ("none", "lstm", "mingru", "gtrxl")
+)
+
 SB3 = "benchmarks.peers.sb3_mujoco"
 CONTROL = tuple(
     Task(group, name, f"{agent} --env {env} {STEPS} 1_000_000")
@@ -340,6 +360,7 @@ TASKS = (
     *FIRST,
     *MEMORY,
     *MEMORIES,
+    *OF_LIBRARIES,
     *CONTROL,
     *REPLAY,
     *MINATAR,
