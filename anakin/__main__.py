@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -20,9 +21,10 @@ from podracer.errors import UserError
 from podracer.parallel import cpu, hosts
 from podracer.plan import flags
 from podracer.runs import evaluation, lineage, members, run
-from podracer.trained import playing, video
+from podracer.trained import evaluating, playing, video
 from podracer.trained.filming import Film
 from podracer.trained.loading import Trained
+from podracer.trained.settings import Setting, check_fits
 from podracer.training import configuring, memory
 
 MOST_TRACED = 2**31 - 1  # environment steps of an update: JAX counts with 32 bits
@@ -130,20 +132,21 @@ def plan(argv: Sequence[str]) -> None:
 
 
 def evaluate(argv: Sequence[str]) -> None:
-    """Evaluate a run's agent: mean return over whole episodes."""
+    """Evaluate a run's agent: returns of whole episodes, in one or several settings."""
 
-    def play(agent: Trained, config: evaluation.Config) -> evaluation.Evaluation:
+    def play(agent: Trained, setting: Setting, config: Any) -> evaluation.Evaluation:
+        environment = environments.make(setting.env, setting.options)
+        check_fits(setting, environment, agent)
         return anakin.evaluate(
             agent.agent,
             agent.params,
-            environments.of_run(agent.run),
+            environment,
             episodes=config.episodes,
             **playing.play_options(config),
         )
 
-    playing.evaluate(
-        argv, "anakin", evaluation.Config(), play, environments.brings_code
-    )
+    player = evaluating.Player("anakin", evaluating.Config(), play, ENVIRONMENTS)
+    evaluating.evaluate(argv, player)
 
 
 def render(argv: Sequence[str]) -> None:
@@ -159,7 +162,7 @@ def render(argv: Sequence[str]) -> None:
             **playing.play_options(config),
         )
 
-    playing.render(argv, "anakin", film, environments.brings_code)
+    playing.render(argv, "anakin", film, ENVIRONMENTS)
 
 
 COMMANDS = {f.__name__: f for f in (train, plan, evaluate, render)}

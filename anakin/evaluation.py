@@ -57,9 +57,9 @@ def evaluate(
         jax.device_get(run(actor_params, key, first + jnp.arange(size)))
         for first in range(0, episodes, size)
     ]
-    count = jax.tree.map(lambda *x: np.concatenate(x)[:episodes], *parts)
+    count, won = jax.tree.map(lambda *x: np.concatenate(x)[:episodes], *parts)
     return Evaluation(
-        count.episode_return, count.episode_length, count.finished.astype(bool)
+        count.episode_return, count.episode_length, count.finished.astype(bool), won
     )
 
 
@@ -117,6 +117,7 @@ def film(
 
 @functools.lru_cache(maxsize=8)  # repeated evaluations compile once
 def _make_run(agent: Agent, environment: Environment, greedy: bool, max_steps: int):
+    reports_success = hasattr(unwrapped(environment), "succeeded")
     environment = Batched(auto_reset(environment))
     actor_step = filming.actor_step_of(agent, greedy)
 
@@ -125,22 +126,31 @@ def _make_run(agent: Agent, environment: Environment, greedy: bool, max_steps: i
         start_key, run_key = jax.random.split(key)
         actors = initial_actors(start_key, index, agent, environment)
 
+        def succeeded(actors):
+            """[B], None where the environment does not say."""
+            if not reports_success:
+                return None
+            goal = jnp.asarray(environment.succeeded(actors.environment), bool)
+            return actors.timestep.last() & goal
+
         def unfinished(carry):
-            step, actors = carry
+            step, actors, _ = carry
             return (step < max_steps) & ~jnp.all(actors.episodes.finished)
 
         def body(carry):
-            step, before = carry
+            step, before, won = carry
             keys = keys_of_step(jax.random.fold_in(run_key, step), before.index)
             after, _ = interact(actor_step, params, environment, before, keys)
             over = before.episodes.finished > 0
-            count = jax.tree.map(
+            count, won = jax.tree.map(
                 lambda old, new: jnp.where(over, old, new),
-                before.episodes,
-                after.episodes,
+                (before.episodes, won),
+                (after.episodes, succeeded(after)),
             )
-            return step + 1, after._replace(episodes=count)
+            return step + 1, after._replace(episodes=count), won
 
-        return jax.lax.while_loop(unfinished, body, (0, actors))[1].episodes
+        start = (0, actors, succeeded(actors))
+        _, actors, won = jax.lax.while_loop(unfinished, body, start)
+        return actors.episodes, won
 
     return run

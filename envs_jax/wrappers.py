@@ -36,6 +36,10 @@ class Wrapper:
         """The inner environment's picture, uint8 [H, W, 3]."""
         return self.environment.render(state)
 
+    def succeeded(self, state: Any) -> jax.Array:
+        """Whether the inner environment's goal is reached, bool []."""
+        return self.environment.succeeded(state)
+
 
 class TimeLimitState(NamedTuple):
     inner: Any
@@ -69,6 +73,10 @@ class TimeLimit(Wrapper):
         """The inner environment's picture, uint8 [H, W, 3]."""
         return self.environment.render(state.inner)
 
+    def succeeded(self, state: TimeLimitState) -> jax.Array:
+        """Whether the inner environment's goal is reached, bool []."""
+        return self.environment.succeeded(state.inner)
+
 
 class AutoResetState(NamedTuple):
     inner: Any
@@ -95,6 +103,10 @@ class AutoReset(Wrapper):
     def render(self, state: AutoResetState) -> jax.Array:
         """The inner environment's picture, uint8 [H, W, 3]."""
         return self.environment.render(state.inner)
+
+    def succeeded(self, state: AutoResetState) -> jax.Array:
+        """Whether the inner environment's goal is reached, bool []."""
+        return self.environment.succeeded(state.inner)
 
 
 def as_declared(environment: Environment, action: Any) -> Any:
@@ -132,6 +144,10 @@ class Batched(Wrapper):
     ) -> tuple[Any, dm_env.TimeStep]:
         action = as_declared(self.environment, action)
         return jax.vmap(self.environment.step)(key, state, action)
+
+    def succeeded(self, state: Any) -> jax.Array:
+        """In which of them the goal is reached, bool [B]."""
+        return jax.vmap(self.environment.succeeded)(state)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,7 +206,7 @@ def auto_reset(environment: Environment) -> AutoReset:
 
 
 def unwrapped(environment: Environment) -> Environment:
-    """The environment inside all wrappers, which draws the pictures (`render`)."""
+    """The environment inside all wrappers, which may have `render` and `succeeded`."""
     while isinstance(environment, Wrapper):
         environment = environment.environment
     return environment

@@ -1,6 +1,7 @@
 """The command for runs that exist: `podracer runs`, `podracer plot runs/*`."""
 
 import dataclasses
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from podracer.metrics import VOCABULARY, human
 from podracer.runs import lineage, listing, run_folder
 
 FORMATS = (".png", ".svg")
+HELP = ("-h", "--help")
 WIDEST = 10_000  # letters of a line where there is no terminal
 
 
@@ -190,12 +192,30 @@ def list_runs(argv: Sequence[str]) -> None:
     rich.console.Console(width=width, force_terminal=is_terminal).print(table)
 
 
+def evaluate(argv: Sequence[str]) -> None:
+    """Evaluate a run's agent by the command of its architecture."""
+    named = [x for x in argv if not x.startswith("-")]
+    folder = next((x for x in named if Path(x, run_folder.CONFIG).exists()), None)
+    if not named and {*argv}.isdisjoint(HELP):
+        raise UserError("which run? podracer evaluate RUN")
+    written = run_folder.load_config(folder or named[0])["command"] if named else ""
+    program = "sebulba" if str(written).startswith("sebulba ") else "anakin"
+    # In place of this process: this package does not import those that use it.
+    os.execv(sys.executable, [sys.executable, "-m", program, "evaluate", *argv])
+
+
 def start(argv: Sequence[str]) -> None:
     """Run a command on many hosts: local processes, SLURM, Cloud TPU, XPK."""
     launch.start(argv)
 
 
-COMMANDS = {"runs": list_runs, "plot": plot, "export": export, "launch": start}
+COMMANDS = {
+    "runs": list_runs,
+    "plot": plot,
+    "evaluate": evaluate,
+    "export": export,
+    "launch": start,
+}
 
 
 def main() -> None:

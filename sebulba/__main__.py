@@ -4,6 +4,7 @@ import contextlib
 import sys
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from rich.progress import Progress
 
@@ -13,11 +14,12 @@ from podracer.errors import UserError
 from podracer.parallel import hosts
 from podracer.plan import flags
 from podracer.runs import evaluation, in_turn
-from podracer.trained import playing, video
+from podracer.trained import evaluating, playing, video
 from podracer.trained.filming import Film
 from podracer.trained.loading import Trained
+from podracer.trained.settings import Setting, check_fits
 from podracer.training import configuring
-from sebulba import host_environments, planning
+from sebulba import planning
 from sebulba.command import environments, training, tune
 from sebulba.command.flags import Evaluate, Plan, Train
 from sebulba.command.serving import serve
@@ -61,12 +63,14 @@ def plan(argv: Sequence[str]) -> None:
 
 
 def evaluate(argv: Sequence[str]) -> None:
-    """Evaluate a run's agent: mean return over whole episodes."""
+    """Evaluate a run's agent: returns of whole episodes, in one or several settings."""
 
-    def play(agent: Trained, config: Evaluate) -> evaluation.Evaluation:
+    def play(agent: Trained, setting: Setting, config: Any) -> evaluation.Evaluation:
         size = min(config.episodes, config.environments)
-        batch = environments.of_run(agent.run, size, config.seed)
+        where = setting.env, setting.options
+        batch = environments.to_evaluate(*where, size, config.seed)
         with contextlib.closing(batch), Progress(transient=True) as shown:
+            check_fits(setting, batch, agent)
             bar = shown.add_task("episodes", total=config.episodes)
             return sebulba.evaluate(
                 agent.agent,
@@ -77,7 +81,10 @@ def evaluate(argv: Sequence[str]) -> None:
                 **playing.play_options(config),
             )
 
-    playing.evaluate(argv, "sebulba", Evaluate(), play, host_environments.brings_code)
+    player = evaluating.Player(
+        "sebulba", Evaluate(), play, ENVIRONMENTS, environments.whole
+    )
+    evaluating.evaluate(argv, player)
 
 
 def render(argv: Sequence[str]) -> None:
@@ -94,7 +101,7 @@ def render(argv: Sequence[str]) -> None:
                 **playing.play_options(config),
             )
 
-    playing.render(argv, "sebulba", film, host_environments.brings_code)
+    playing.render(argv, "sebulba", film, ENVIRONMENTS)
 
 
 COMMANDS = {f.__name__: f for f in (train, plan, evaluate, render, serve)}

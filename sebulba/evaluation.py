@@ -56,6 +56,7 @@ def evaluate(
     total, length = np.zeros(size), np.zeros(size, np.int32)
     results, key, steps = [], jax.random.key(seed), 0
     actor_state, timestep = agent.initial_actor_state(size), environment.reset()
+    reports_success = capabilities_of(environment).success
     while remaining.any():
         keys = jax.random.split(jax.random.fold_in(key, steps), size)
         actor_state, output = act(keys, actor_params, actor_state, timestep)
@@ -63,12 +64,17 @@ def evaluate(
         first, last = timestep.first(), timestep.last()
         total = np.where(first, 0, total + timestep.reward)
         length = np.where(first, 0, length + 1)
+        won = environment.succeeded() if reports_success else None
         for i in np.flatnonzero((remaining > 0) & (last | (length >= max_steps))):
-            results.append((np.float32(total[i]), length[i], last[i]))
+            success = None if won is None else bool(won[i] & last[i])
+            results.append((np.float32(total[i]), length[i], last[i], success))
             remaining[i] = remaining[i] - 1 if last[i] else 0
             progress()
         steps += 1
-    return Evaluation(*map(np.array, zip(*results, strict=True)))
+    *columns, success = zip(*results, strict=True)
+    is_known = any(x is not None for x in success)
+    succeeded = np.array([bool(x) for x in success]) if is_known else None
+    return Evaluation(*map(np.array, columns), succeeded)
 
 
 def film(

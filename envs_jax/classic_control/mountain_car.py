@@ -53,6 +53,10 @@ class MountainCar:
     def action_spec(self) -> dm_env.specs.DiscreteArray:
         return dm_env.specs.DiscreteArray(3, name="action")
 
+    def succeeded(self, state: State) -> jax.Array:
+        """Whether the car is on the right hill, bool []."""
+        return _is_up(state, GOAL)
+
     render_fps = 30  # as gymnasium
 
     def render(self, state: State) -> jax.Array:
@@ -89,6 +93,10 @@ class MountainCarContinuous:
 
     def action_spec(self) -> dm_env.specs.BoundedArray:
         return dm_env.specs.BoundedArray((1,), np.float32, -1, 1, "action")
+
+    def succeeded(self, state: State) -> jax.Array:
+        """Whether the car is on the right hill, bool []."""
+        return _is_up(state, CONTINUOUS_GOAL)
 
     render_fps = 30  # as gymnasium
 

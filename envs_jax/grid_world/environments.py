@@ -50,10 +50,14 @@ class GridWorld(abc.ABC):
         del key  # random at the start only
         state = _act(state, action)
         here = state.grid[state.row, state.column]
-        prize = (action == FORWARD) & squares.is_any(here, GOAL, PRIZE)
+        prize = (action == FORWARD) & self.succeeded(state)
         over = prize | ((action == FORWARD) & (here == TRAP))
         reward = jnp.where(prize, 1 - 0.9 * state.steps / self.time_limit, 0.0)
         return state, transition(reward, view(state, self.see_through), over)
+
+    def succeeded(self, state: State) -> jax.Array:
+        """Whether the agent is at the goal, bool []."""
+        return squares.is_any(state.grid[state.row, state.column], GOAL, PRIZE)
 
     render_fps = 5
 

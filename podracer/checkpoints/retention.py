@@ -36,11 +36,21 @@ class Retention:
     def _return(self, checkpoint: Any) -> float:
         if checkpoint.metrics is not None:  # saved by this process
             return best_by(checkpoint.metrics)
-        path = self._folder / str(checkpoint.step) / "metrics" / "metrics"
-        try:
-            return best_by(json.loads(files.read(path)))
-        except (OSError, ValueError, RecursionError, TypeError, KeyError):
-            return -math.inf
+        return _saved_return(self._folder, checkpoint.step)
+
+
+def best(folder: Path, checkpoints: Sequence[int]) -> int:
+    """The checkpoint [updates] with the best return; of equal ones the newest."""
+    return max(checkpoints, key=lambda step: (_saved_return(folder, step), step))
+
+
+def _saved_return(folder: Path, step: int) -> float:
+    """What a checkpoint on disk is chosen by; -inf where that cannot be read."""
+    path = folder / str(step) / "metrics" / "metrics"
+    try:
+        return best_by(json.loads(files.read(path)))
+    except (OSError, ValueError, RecursionError, TypeError, KeyError):
+        return -math.inf
 
 
 def best_by(metrics: Mapping[str, float | None]) -> float:

@@ -1,28 +1,17 @@
-"""Evaluation: the mean return over whole episodes, and its confidence interval."""
+"""Evaluation: statistics of the returns of whole episodes, with confidence intervals."""
 
 import dataclasses
-import json
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-import tyro
 
-from podracer import files, parallel
+from podracer import parallel
 from podracer.agent import Agent, LearnerState
-from podracer.errors import (
-    MOST_PLAYED,
-    UserError,
-    check_at_least_one,
-    check_play,
-    check_range,
-)
-from podracer.metrics import human, json_number
+from podracer.errors import MOST_PLAYED, check_at_least_one, check_range
 from podracer.parallel import watch
-from podracer.runs import run_folder
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
@@ -35,28 +24,8 @@ class Evaluation(NamedTuple):
     episode_return: np.ndarray  # [N] float32, undiscounted
     episode_length: np.ndarray  # [N] int32, environment steps
     finished: np.ndarray  # [N] bool, False where max_steps was reached first
-
-
-@dataclasses.dataclass(frozen=True)
-class Config:
-    """Plays episodes with a trained agent, prints their mean return and its 95 %
-    confidence interval, and writes both to evaluation.json in the run's folder."""
-
-    run: tyro.conf.Positional[Path | None] = None
-    """folder of the run"""
-    episodes: int = 100
-    """number of whole episodes to play"""
-    sampled: bool = False
-    """act with exploration, as in training; default: greedily"""
-    checkpoint: int | None = None
-    """number of updates of the checkpoint to play; default: the newest"""
-    max_steps: int = 100_000
-    """environment steps after which an episode is cut off"""
-    seed: int = 0
-    """random seed of environments and sampled actions"""
-
-    def __post_init__(self):
-        check_play(self.episodes, self.max_steps, self.seed)
+    # [N] bool, whether it reached its goal; None where the environment does not say
+    succeeded: np.ndarray | None = None
 
 
 def interval(
@@ -83,59 +52,45 @@ def interval(
     return low, high
 
 
-def summary(evaluation: Evaluation) -> dict[str, float | None]:
-    """Means over the episodes, and the interval of the mean return.
+def iqm(values: np.ndarray, axis: int = 0) -> np.ndarray:
+    """The interquartile mean: of the middle half (Agarwal et al. 2021, arXiv:2108.13264).
 
-    Its ends are None for a single episode, and where a return is not finite.
+    A quarter of the values, rounded down, is left out at each end: none of fewer than four.
+    """
+    from scipy import stats  # slow to import
+
+    return stats.trim_mean(values, 0.25, axis=axis)
+
+
+def summary(evaluation: Evaluation) -> dict[str, float | None]:
+    """Mean, median and interquartile mean of the returns, and the intervals of the two means.
+
+    Their ends are None for a single episode, and where a return is not finite; `success_rate`
+    is, where the environment does not say which episodes succeed.
     """
     returns = np.asarray(evaluation.episode_return, float)
-    low, high = (None, None)
-    if len(returns) > 1 and np.isfinite(returns).all():
-        low, high = (float(x[0]) for x in interval(returns[:, None]))
+    mean, middle = _ends(returns, np.mean), _ends(returns, iqm)
+    succeeded = evaluation.succeeded
     return {
         "episodes": len(returns),
         "episode_return": float(returns.mean()),
-        "low": low,
-        "high": high,
+        "low": mean[0],
+        "high": mean[1],
+        "median": float(np.median(returns)),
+        "iqm": float(iqm(returns)),
+        "iqm_low": middle[0],
+        "iqm_high": middle[1],
         "episode_length": float(evaluation.episode_length.mean()),
         "unfinished": int((~evaluation.finished).sum()),
+        "success_rate": None if succeeded is None else float(succeeded.mean()),
     }
 
 
-def write(evaluation: Evaluation, config: Config, updates: int) -> str:
-    """Writes evaluation.json; returns a line that summarizes it.
-
-    Raises UserError, which starts with that line, where it cannot write.
-    """
-    means = summary(evaluation)
-    line = _line(means, config, updates)
-    contents = {name: json_number(x) for name, x in means.items()} | {
-        "asked": dataclasses.asdict(config)
-        | {"run": str(config.run), "checkpoint": updates},
-        "returns": [json_number(float(x)) for x in evaluation.episode_return],
-    }
-    try:
-        with (
-            files.writing(config.run),
-            files.atomic(config.run / run_folder.EVALUATION) as temporary,
-        ):
-            temporary.write_text(json.dumps(contents, indent=1))
-    except UserError as error:
-        raise UserError(f"{line}; {error}") from error
-    return line
-
-
-def _line(means: dict[str, Any], config: Config, updates: int) -> str:
-    line = f"mean return {human(means['episode_return'])}"
-    if means["low"] is not None:
-        line += f" ({human(means['low'])} to {human(means['high'])}, 95 %)"
-    line += (
-        f" over {means['episodes']} episodes of {human(means['episode_length'])} steps, "
-        f"{'sampled' if config.sampled else 'greedy'}, after {updates} updates"
-    )
-    if means["unfinished"]:
-        line += f"; {means['unfinished']} unfinished after {config.max_steps} steps"
-    return line
+def _ends(returns: np.ndarray, statistic: Callable) -> tuple[float | None, ...]:
+    """Of the interval of a statistic of returns [N]."""
+    if len(returns) < 2 or not np.isfinite(returns).all():
+        return None, None
+    return tuple(float(x[0]) for x in interval(returns[:, None], statistic))
 
 
 @dataclasses.dataclass(frozen=True)

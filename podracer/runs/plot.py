@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from podracer.files import atomic
 from podracer.metrics import VOCABULARY, Recent, human
-from podracer.runs.evaluation import interval
+from podracer.runs.evaluation import interval, iqm
 from podracer.runs.listing import to_points
 
 COLORS = ("#1f6fb4", "#d1601f", "#2f8f4e", "#8a4fb0", "#b8860b", "#c2407a", "#4d4d4d")
@@ -25,16 +25,6 @@ LABELS = {
 SMOOTH = 0.05  # share of the curve that each point of the smoothed line averages
 MOST_POINTS = 2000
 MEAN_POINTS = 300  # in the mean curve of several runs
-
-
-def iqm(values: np.ndarray, axis: int = 0) -> np.ndarray:
-    """The interquartile mean: of the middle half (Agarwal et al. 2021, arXiv:2108.13264).
-
-    A quarter of the values, rounded down, is left out at each end: none of fewer than four.
-    """
-    from scipy import stats  # slow to import
-
-    return stats.trim_mean(values, 0.25, axis=axis)
 
 
 STATISTICS = {"mean": np.mean, "iqm": iqm}

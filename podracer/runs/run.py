@@ -107,14 +107,19 @@ def read_run(folder: str | Path, together: bool = False) -> StoredRun:
     )
 
 
-def check_program(stored: StoredRun, program: str) -> None:
-    """Raises UserError for a run of the other architecture, or of a script."""
+def check_program(stored: StoredRun, program: str | None) -> None:
+    """Raises UserError for a run of the other architecture, if one is given, or of a script."""
     if "script" in stored.config:
         raise UserError(
             f"{stored.folder}: recorded by the script {stored.config['script']}, not by "
-            f"{program}: run the script again, or use podracer.load(RUN, agent=...)"
+            f"{program or 'a command'}: run the script again, or use podracer.load(RUN, "
+            "agent=...)"
         )
-    if stored.program in ("anakin", "sebulba") and stored.program != program:
+    if (
+        program
+        and stored.program in ("anakin", "sebulba")
+        and stored.program != program
+    ):
         raise UserError(
             f"{stored.folder}: a run of {stored.program}, not of {program}: say "
             f"{stored.program} instead"

@@ -45,7 +45,11 @@ SEEN_SECONDS = 30.0  # limit for a file of one host to be seen by the others
 # Everything that a run may write.
 CONTENTS = (CONFIG, METRICS, CURVE, STATE, *FOLDERS)
 # What came of it. A folder with these alone holds no run.
-EVALUATION, RULE = RESULTS = ("evaluation.json", "rule.safetensors")
+EVALUATION, RULE, _ = RESULTS = (
+    "evaluation.jsonl",
+    "rule.safetensors",
+    "evaluation.json",  # of earlier versions
+)
 
 
 def create(*arguments: Any, **options: Any) -> Path:
@@ -290,7 +294,7 @@ def _description(config: Any) -> str:
         "versions": versions(),
         "config": config,
     }
-    return json.dumps(description, indent=2, default=_plain) + "\n"
+    return json.dumps(description, indent=2, default=plain) + "\n"
 
 
 def _program() -> str:
@@ -305,7 +309,7 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """For JSON: a dataclass as a dictionary, anything else as text."""
     is_config = dataclasses.is_dataclass(value) and not isinstance(value, type)
     return dataclasses.asdict(value) if is_config else str(value)

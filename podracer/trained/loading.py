@@ -73,6 +73,17 @@ def restore(
         specs = [spec_json.decode(stored.specs[x], types) for x in names]
         agent = agent or _in_types_of(specs[0], _agent(stored, *specs))
         fresh = jax.eval_shape(agent.initial_learner_state, jax.random.key(0))
+    return at(Trained(stored, agent, None, *specs, 0), updates, fresh)
+
+
+def at(trained: Trained, updates: int | None = None, fresh: Any = None) -> Trained:
+    """The same agent with the parameters of a checkpoint; of the newest whole one for None.
+
+    `fresh` is its learner state, as shapes, if they are known. Raises UserError as `restore`.
+    """
+    stored, agent = trained.run, trained.agent
+    if fresh is None:
+        fresh = jax.eval_shape(agent.initial_learner_state, jax.random.key(0))
     checkpoints = Checkpoints(stored.folder / run_folder.CHECKPOINTS)
     shared = checkpoints.restore_shared(fresh.shared, updates)
 
@@ -83,7 +94,7 @@ def restore(
         return agent.actor_params(LearnerState(shared, local))
 
     params = acting_params(jax.random.key(0), shared)
-    return Trained(stored, agent, params, *specs, checkpoints.restored_updates)
+    return trained._replace(params=params, updates=checkpoints.restored_updates)
 
 
 def _agent(stored: run.StoredRun, observation_spec: Any, action_spec: Any) -> Agent:

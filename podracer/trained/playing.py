@@ -1,4 +1,4 @@
-"""What `anakin` and `sebulba` do with a trained agent: evaluate it, and film it."""
+"""What `evaluate` and `render` have in common, and `render` itself."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,43 +8,32 @@ import jax
 from podracer import command
 from podracer.agents import AGENTS
 from podracer.errors import UserError
-from podracer.runs import evaluation, run
+from podracer.runs import run
+from podracer.runs.run import StoredRun
 from podracer.trained import loading, video
 from podracer.trained.filming import Film
 from podracer.trained.loading import Trained
+from podracer.training.configuring import Environments
 
 AGAIN = "the run's own; needed where the name brings code, unless --trust"
-
-
-def evaluate(
-    argv: Sequence[str],
-    program: str,
-    default: evaluation.Config,
-    play: Callable[[Trained, Any], evaluation.Evaluation],
-    brings_code: Callable[[str], bool],
-) -> None:
-    """Plays a run's agent, prints its mean return and keeps that in the run's folder.
-
-    Args:
-      argv: flags.
-      program: "anakin" or "sebulba".
-      default: what flags start from.
-      play: (agent, configuration) -> the episodes that it played.
-      brings_code: (name of an environment) -> whether it imports a user's code.
-    """
-    config, agent = _chosen(argv, program, "evaluate", default, brings_code)
-    played = play(agent, config)
-    print(f"{agent.run.env}: {evaluation.write(played, config, agent.updates)}")
 
 
 def render(
     argv: Sequence[str],
     program: str,
     film: Callable[[Trained, video.Config], Film],
-    brings_code: Callable[[str], bool],
+    environments: Environments,
 ) -> None:
-    """Plays episodes with a run's agent and writes them as a video; see `evaluate`."""
-    config, agent = _chosen(argv, program, "render", video.Config(), brings_code)
+    """Plays episodes with a run's agent and writes them as a video.
+
+    Args:
+      argv: flags.
+      program: "anakin" or "sebulba".
+      film: (agent, configuration) -> what it played.
+      environments: those of the program.
+    """
+    config, _ = chosen(argv, program, "render", video.Config(), environments)
+    agent = loading.restore(config.run, config.checkpoint, trust=True)
     try:
         played = film(agent, config)
     except UserError:
@@ -60,29 +49,49 @@ def render(
     print(video.write(played, config.out, config.fps))
 
 
-def _chosen(
+def chosen(
     argv: Sequence[str],
     program: str,
     verb: str,
     default: Any,
-    brings_code: Callable[[str], bool],
-) -> tuple[Any, Trained]:
-    """The configuration, and the agent of the run that it names."""
+    environments: Environments,
+    names: Sequence[str] = (),
+    env_help: str = AGAIN,
+) -> tuple[Any, StoredRun]:
+    """The configuration, and the run that it names.
+
+    Args:
+      argv: flags.
+      program: "anakin" or "sebulba".
+      verb: the command.
+      default: what flags start from.
+      environments: those of the program.
+      names: of environments to play in; none: the run's.
+      env_help: what `--help` says of `--env`.
+
+    Raises:
+      UserError: there is no such run, it is of the other architecture and no environment of
+        this one is named, or it names code that the command line does not.
+    """
     command.keep_programs()
     flags = command.read(argv, dict.fromkeys(run.NAMED, ()), switches=("trust",))
-    shown = [command.Choice(name, flags[name], (), AGAIN) for name in run.NAMED]
+    helps = dict.fromkeys(run.NAMED, AGAIN) | {"env": env_help}
+    shown = [command.Choice(x, flags[x], (), helps[x]) for x in run.NAMED]
     shown.append(command.Choice("trust", flags["trust"], (), run.TRUST))
     config = command.parse(default, argv, f"{program} {verb}", shown)
     if config.run is None:
         raise UserError(f"which run? {program} {verb} RUN")
     stored = run.read_run(config.run)
-    run.check_program(stored, program)
+    run.check_program(stored, None if names else program)
     run.check_same_names(stored, flags)
-    run.check_trusted(stored, flags, AGENTS, brings_code)
-    return config, loading.restore(config.run, config.checkpoint, trust=True)
+    if names:
+        # One that is not named here is not imported either.
+        flags["env"] = names[0]
+    run.check_trusted(stored, flags, AGENTS, environments.brings_code)
+    return config, stored
 
 
-def play_options(config: evaluation.Config | video.Config) -> dict[str, Any]:
+def play_options(config: Any) -> dict[str, Any]:
     """The options that `evaluate` and `film` of both architectures have in common."""
     return {
         "seed": config.seed,

@@ -78,10 +78,15 @@ def whole(options: Any) -> Any:
 def of_run(stored: run.StoredRun, size: int, seed: int) -> Any:
     """The environments of a run, with other seeds than in training."""
     default = host_environments.default_options(stored.env)
-    options = whole(command.filled(default, stored.config["env"], "env."))
+    options = command.filled(default, stored.config["env"], "env.")
+    return to_evaluate(stored.env, whole(options), size, seed)
+
+
+def to_evaluate(name: str, options: Any, size: int, seed: int) -> Any:
+    """Environments with other seeds than in training."""
     first = host_environments.first_seed(seed + 1, OF_EVALUATION, size)
     threads = parallel.processors()
-    return host_environments.make(stored.env, size, first, threads, options)
+    return host_environments.make(name, size, first, threads, options)
 
 
 def to_film(stored: run.StoredRun, seed: int) -> Any:

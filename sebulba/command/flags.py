@@ -4,7 +4,7 @@ import dataclasses
 from typing import Literal
 
 from podracer.errors import check_at_least_one, check_range
-from podracer.runs import evaluation
+from podracer.trained import evaluating
 from podracer.training import flags
 from sebulba.host_environments.options import check_threads
 
@@ -72,8 +72,8 @@ class Plan(Train):
 
 
 @dataclasses.dataclass(frozen=True)
-class Evaluate(evaluation.Config):
-    __doc__ = evaluation.Config.__doc__
+class Evaluate(evaluating.Config):
+    __doc__ = evaluating.Config.__doc__
 
     environments: int = 16
     """number of environments that play at once"""

@@ -65,6 +65,9 @@ class Capabilities(NamedTuple):
     compiled: bool
     # `render()`, uint8 [H, W, 3] of the first environment, at `render_fps` pictures per second
     render: bool
+    # `succeeded()`, bool [B]: which environments reached their goal in the last timestep, or
+    # None where they do not say
+    success: bool
 
 
 def capabilities_of(environment: Any) -> Capabilities:
@@ -76,6 +79,7 @@ def capabilities_of(environment: Any) -> Capabilities:
         dynamic=hasattr(environment, "receive"),
         compiled=_compiles_its_step(type(environment)) and not snapshot,
         render=hasattr(environment, "render"),
+        success=hasattr(environment, "succeeded"),
     )
 
 

@@ -65,6 +65,9 @@ class JaxEnvironment:
         if hasattr(drawing, "render"):
             self.render = self._render
             self.render_fps = getattr(drawing, "render_fps", FPS)
+        if hasattr(drawing, "succeeded"):
+            goal = jax.jit(batched.succeeded)
+            self.succeeded = lambda: np.asarray(goal(self._state), bool)
         self._device = jax.local_devices(backend="cpu")[0]
         seeds = np.arange(seed, seed + batch_size, dtype=np.uint32)
         with jax.default_device(self._device):

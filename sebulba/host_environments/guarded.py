@@ -47,7 +47,7 @@ class Guarded:
         return observation, {}
 
     def step(self, action):
-        observation, reward, terminated, truncated, _ = self._answer(
+        observation, reward, terminated, truncated, info = self._answer(
             "step", "observation, reward, terminated, truncated, info", action
         )
         self._check(observation, reward)
@@ -57,7 +57,7 @@ class Guarded:
             reward,
             self._flag("terminated", terminated),
             self._flag("truncated", truncated),
-            {},
+            self._success(info),
         )
 
     def render_fps(self) -> float | None:
@@ -94,6 +94,14 @@ class Guarded:
             f"{self._name}: {method}() returned {checking.shown(answer)}; it must return "
             f"({fields})"
         )
+
+    def _success(self, info: Any) -> dict[str, bool]:
+        """What an info says of success, under the names of Gymnasium-Robotics and Meta-World."""
+        if isinstance(info, dict):
+            for name in ("is_success", "success"):
+                if info.get(name) is not None:
+                    return {"success": self._flag(f"info[{name!r}]", info[name])}
+        return {}
 
     def _flag(self, field: str, value: Any) -> bool:
         """A bool, of an array with one element, too."""

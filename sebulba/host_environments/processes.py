@@ -72,6 +72,12 @@ class Processes:
         self._check_action(action)
         return self._attempt(lambda: self._step(action))
 
+    def succeeded(self) -> np.ndarray | None:
+        """bool [B], what infos said in the last step; None where none of them did."""
+        if all(x is None for x in self._success):
+            return None
+        return np.array([bool(x) for x in self._success])
+
     def observation_spec(self) -> Any:
         return self._observation_spec
 
@@ -131,6 +137,7 @@ class Processes:
         seeds = [int(seed) for seed in self._seeds()]
         observation = self._workers.reset(seeds, self._options.start_seconds)
         zeros = np.zeros(self.batch_size)
+        self._success = [None] * self.batch_size
         return self._timestep(observation, zeros, zeros > 0, zeros > 0)
 
     def _step(self, action: np.ndarray) -> dm_env.TimeStep:
@@ -140,7 +147,8 @@ class Processes:
         actions = spaces.members(self._action_space, action)
         stepped = self._workers.step(actions, seconds)
         self._steps += 1
-        return self._timestep(*stepped)
+        *timestep, self._success = stepped
+        return self._timestep(*timestep)
 
     def _timestep(self, observation, reward, terminated, truncated) -> dm_env.TimeStep:
         observation = spaces.as_spec(self._observation_space, observation)

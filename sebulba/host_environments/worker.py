@@ -39,7 +39,7 @@ def work(
     The first answer is what `make` made: (observation_space, action_space, pictures per
     second, or None where it draws none). To `reset`, a seed, and `step`, an action, it writes
     the observation into the memory that it was sent and answers (reward, terminated,
-    truncated); after an episode's end a step resets. To `render` it answers a picture.
+    truncated, success: None where it does not say); after an episode's end a step resets. To `render` it answers a picture.
 
     Args:
       pipe: to the main process.
@@ -85,10 +85,12 @@ def _answer_all(pipe, number, batch_size, make, name, bounds) -> None:
         spaces = environment.observation_space, environment.action_space
         return *spaces, environment.render_fps()
 
-    def played() -> tuple[float, bool, bool]:
+    def played() -> tuple[float, bool, bool, bool | None]:
         nonlocal over
+        success = None
         if command == "step" and not over:
-            observation, reward, terminated, truncated, _ = environment.step(value)
+            observation, reward, terminated, truncated, info = environment.step(value)
+            success = info.get("success")
         else:
             observation, _ = environment.reset(
                 seed=value if command == "reset" else None
@@ -96,7 +98,7 @@ def _answer_all(pipe, number, batch_size, make, name, bounds) -> None:
             reward, terminated, truncated = 0.0, False, False
         write(observations, number, observation)
         over = terminated or truncated
-        return reward, terminated, truncated
+        return reward, terminated, truncated, success
 
     answer = _attempt(made)
     # By value: a space may be of a class that the main module defines.

@@ -75,7 +75,7 @@ class Workers:
         return self._observation()
 
     def step(self, actions: list[Any], seconds: float) -> tuple[Any, ...]:
-        """(observation, reward, terminated, truncated), all [B, ...]; raises as `reset`.
+        """(observation, reward, terminated, truncated, success), [B, ...]; raises as `reset`.
 
         Takes an action for each environment. The step after an episode's end resets it.
         """

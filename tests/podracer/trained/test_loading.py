@@ -180,21 +180,6 @@ def test_evaluation_leaves_the_bits_of_training_alone(catch):
             assert row["evaluation_return"] is None
 
 
-def test_the_command_evaluates(catch, capsys):
-    anakin_command.evaluate([str(catch[0]), "--episodes", "50", "--seed", "3"])
-    kept = json.loads((catch[0] / "evaluation.json").read_text())
-    assert len(kept["returns"]) == 50 == kept["episodes"] and kept["unfinished"] == 0
-    assert kept["episode_return"] == pytest.approx(np.mean(kept["returns"]))
-    assert kept["low"] <= kept["episode_return"] <= kept["high"]
-    assert kept["asked"]["checkpoint"] == 20 and kept["episode_length"] == 9
-    agent = loading.restore(catch[0])
-    found = anakin.evaluate(
-        agent.agent, agent.params, envs_jax.make("catch"), episodes=50, seed=3
-    )
-    assert kept["returns"] == found.episode_return.tolist()
-    assert "over 50 episodes of 9 steps, greedy" in capsys.readouterr().out
-
-
 def test_a_run_of_the_other_architecture_is_one_line(catch, tmp_path):
     text = (catch[0] / "config.json").read_text()
     config = json.loads(text) | {"command": "anakin train --env catch"}
@@ -279,38 +264,6 @@ def test_a_film_fits_in_memory(film):
     play = () if film is video.Config else (*counting_agent(), None)
     with pytest.raises(UserError, match="^max_steps is 30001; .* from 1 to 30000$"):
         film(*play, max_steps=30_001)
-
-
-def test_the_summary_counts_what_was_played(tmp_path):
-    """Not what was asked for: an environment whose episode is cut off plays no other."""
-    played = evaluation.Evaluation(np.ones(1), np.ones(1, int), np.zeros(1, bool))
-    config = evaluation.Config(run=tmp_path, episodes=9, max_steps=3)
-    line = evaluation.write(played, config, 5)
-    assert "over 1 episodes of 1 steps" in line
-    assert line.endswith("after 5 updates; 1 unfinished after 3 steps")
-
-
-def test_an_evaluation_that_cannot_be_kept_is_told(tmp_path):
-    played = evaluation.Evaluation(np.ones(1), np.ones(1, int), np.ones(1, bool))
-    config = evaluation.Config(run=tmp_path / "gone")
-    with pytest.raises(UserError, match="^mean return 1 over 1 .*; .*gone.*No such"):
-        evaluation.write(played, config, 5)
-
-
-def test_a_return_that_is_not_finite_is_null(tmp_path):
-    """JSON has no NaN."""
-    returns = np.array([1.0, np.nan])
-    played = evaluation.Evaluation(returns, np.ones(2, int), np.ones(2, bool))
-    line = evaluation.write(played, evaluation.Config(run=tmp_path), 5)
-    assert line.startswith("mean return - over 2 episodes of 1 steps")
-
-    def refuse(name):
-        raise AssertionError(name)
-
-    text = (tmp_path / "evaluation.json").read_text()
-    found = json.loads(text, parse_constant=refuse)
-    assert found["returns"] == [1.0, None]
-    assert found["episode_return"] is found["low"] is None
 
 
 def test_many_episodes_are_played_in_parts(monkeypatch):
