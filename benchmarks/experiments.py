@@ -137,6 +137,8 @@ MEMORIES = tuple(
     for memory in ("none", "lstm", "gru", "lru", "mingru", "gtrxl")
 )
 
+# An environment is a process there.
+POPGYM = f"{SMALL} --batch-size 16 --threads-per-core 1 --env gym:popgym:popgym"
 OF_LIBRARIES = tuple(  # pip install popgym, craftax
     Task(
         f"memories-{group}",
@@ -146,11 +148,11 @@ OF_LIBRARIES = tuple(  # pip install popgym, craftax
     for group, train in (
         (
             "previous",
-            f"sebulba train {SMALL} --env gym:popgym:popgym-RepeatPreviousEasy-v0",
+            f"sebulba train {POPGYM}-RepeatPreviousEasy-v0",
         ),
         (
             "positions",
-            f"sebulba train {SMALL} --env gym:popgym:popgym-PositionOnlyCartPoleEasy-v0",
+            f"sebulba train {POPGYM}-PositionOnlyCartPoleEasy-v0",
         ),
         ("craftax", f"anakin train {SMALL} --env craftax:Craftax-Symbolic-v1 {MLP}"),
     )

@@ -8,7 +8,6 @@ from envs_jax import adapters, custom
 from podracer import command, imports
 from podracer.errors import UserError, nearest
 from podracer.runs import run
-from podracer.training import configuring
 
 DEFAULT = "catch"
 HELP = (
@@ -70,4 +69,4 @@ def of_run(stored: run.StoredRun) -> envs_jax.Environment:
     return make(stored.env, options)
 
 
-ENVIRONMENTS = configuring.Environments(DEFAULT, choose, default_options, brings_code)
+ENVIRONMENTS = command.Environments(DEFAULT, choose, default_options, brings_code)

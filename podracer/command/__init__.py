@@ -7,6 +7,7 @@ and signals; programs.py: the cache of compiled programs.
 from podracer.command.ends import dispatch, exits, stopping
 from podracer.command.flags import (
     Choice,
+    Environments,
     Flat,
     check_not_empty,
     choose,
@@ -20,6 +21,7 @@ from podracer.command.values import PINNED, changes, filled
 __all__ = [
     "PINNED",
     "Choice",
+    "Environments",
     "Flat",
     "changes",
     "check_not_empty",

@@ -7,7 +7,7 @@ import inspect
 import io
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import tyro
@@ -26,6 +26,15 @@ class Choice(NamedTuple):
     name: str | bool | None  # the value
     known: tuple[str, ...]  # empty: any name may do
     help: str
+
+
+class Environments(NamedTuple):
+    """What a command knows of environments."""
+
+    default: str  # name of one
+    choose: Callable[[str], Choice]  # (name) -> --env; UserError if unknown
+    default_options: Callable[[str], Any]  # (name) -> a dataclass, which --env.* change
+    brings_code: Callable[[str], bool]  # whether that name imports a user's code
 
 
 def read(

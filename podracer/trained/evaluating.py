@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import tyro
 
-from podracer import files
+from podracer import command, files
 from podracer.checkpoints import finding, retention
 from podracer.errors import UserError, check_play
 from podracer.metrics import human, json_number
@@ -16,7 +16,6 @@ from podracer.runs import evaluation, run_folder
 from podracer.trained import loading, playing
 from podracer.trained.loading import Trained
 from podracer.trained.settings import Setting, settings, split
-from podracer.training.configuring import Environments
 
 NEWEST, BEST, ALL = "newest", "best", "all"
 ENV = (
@@ -66,7 +65,7 @@ class Player(NamedTuple):
     default: Config
     # (agent, setting, configuration) -> the episodes that it played
     play: Callable[[Trained, Setting, Any], evaluation.Evaluation]
-    environments: Environments
+    environments: command.Environments
     # (options of an environment) -> those in which it plays
     as_played: Callable[[Any], Any] = lambda options: options
 

@@ -13,7 +13,6 @@ from podracer.runs.run import StoredRun
 from podracer.trained import loading, video
 from podracer.trained.filming import Film
 from podracer.trained.loading import Trained
-from podracer.training.configuring import Environments
 
 AGAIN = "the run's own; needed where the name brings code, unless --trust"
 
@@ -22,7 +21,7 @@ def render(
     argv: Sequence[str],
     program: str,
     film: Callable[[Trained, video.Config], Film],
-    environments: Environments,
+    environments: command.Environments,
 ) -> None:
     """Plays episodes with a run's agent and writes them as a video.
 
@@ -54,7 +53,7 @@ def chosen(
     program: str,
     verb: str,
     default: Any,
-    environments: Environments,
+    environments: command.Environments,
     names: Sequence[str] = (),
     env_help: str = AGAIN,
 ) -> tuple[Any, StoredRun]:

@@ -27,15 +27,6 @@ CONFIG = (
 )
 
 
-class Environments(NamedTuple):
-    """What a command knows of environments."""
-
-    default: str  # name of one
-    choose: Callable[[str], command.Choice]  # (name) -> --env; UserError if unknown
-    default_options: Callable[[str], Any]  # (name) -> a dataclass, which --env.* change
-    brings_code: Callable[[str], bool]  # whether that name imports a user's code
-
-
 class Configured(NamedTuple):
     """What the command line asks for."""
 
@@ -94,7 +85,7 @@ def configure(
     argv: Sequence[str],
     kind: type[flags.Train],
     program: str,
-    environments: Environments,
+    environments: command.Environments,
     others: Mapping[str, Callable[[str | None], command.Choice]] | None = None,
 ) -> Configured:
     """Reads the command line of `PROGRAM train` or a command with the same flags.

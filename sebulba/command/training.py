@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 
 import sebulba
-from podracer import metrics, parallel
+from podracer import command, metrics, parallel
 from podracer.agents import from_flags
 from podracer.parallel import hosts
 from podracer.runs import evaluation, run, run_folder
@@ -20,7 +20,7 @@ from sebulba.cores import Cores, split
 from sebulba.report import advice
 from sebulba.starting import most_ahead
 
-ENVIRONMENTS = configuring.Environments(
+ENVIRONMENTS = command.Environments(
     environments.DEFAULT,
     environments.choose,
     host_environments.default_options,

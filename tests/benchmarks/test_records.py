@@ -101,6 +101,9 @@ def test_pqn_beside_ppo_is_on_record():
     assert found == 4
 
 
+CRAFTAX = "craftax:Craftax-Symbolic-v1"  # of a library that the tests do not install
+
+
 @pytest.mark.parametrize("task", experiments.TASKS, ids=lambda task: task.command)
 def test_an_experiment_names_what_exists(task):
     words = task.command.split()
@@ -109,7 +112,7 @@ def test_an_experiment_names_what_exists(task):
         assert importlib.util.find_spec(words[0]) and "--total-steps" in words
         return
     assert flags["--preset"] in AGENTS[flags.get("--agent", "impala")].PRESETS
-    assert words[0] == "sebulba" or task.env in envs_jax.ENVIRONMENTS
+    assert words[0] == "sebulba" or task.env in (*envs_jax.ENVIRONMENTS, CRAFTAX)
     defaults = "cartpole", "cartpole-ten", "pendulum", "smoke"
     assert task.group in defaults or "--total-steps" in words
 
@@ -192,7 +195,7 @@ def test_a_population_is_made_once_and_its_choice_evaluated(tmp_path, monkeypatc
     for number, state in enumerate(("finished", "failed", "finished")):
         text = json.dumps({"state": state, "started": 0})
         (folder / f"member-{number}" / "state.json").write_text(text)
-    evaluation = folder / "member-0" / "evaluation.json"
+    evaluation = folder / "member-0" / "evaluation.jsonl"
     evaluation.write_text(json.dumps({"episode_return": 2.5}))
     small = population.TASKS["smoke"]._replace(total_steps=2000)
     monkeypatch.setitem(population.TASKS, "smoke", small)

@@ -255,7 +255,7 @@ def test_any_file_may_be_none_and_no_other_is_written(case, tmp_path, seed):
     other.mkdir()
     (other / "file").write_text("theirs")
     names = ["config.json", "state.json", "metrics.jsonl", "checkpoints", "curve.png"]
-    names += [".lock", "profile", "tensorboard", "wandb", "evaluation.json"]
+    names += [".lock", "profile", "tensorboard", "wandb", "evaluation.jsonl"]
     names += sorted(str(x.relative_to(folder)) for x in folder.rglob("*"))
     path = folder / chance.choice(names)
     shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
