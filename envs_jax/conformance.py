@@ -11,7 +11,7 @@ from dm_env import specs
 
 from envs_jax.environment import Environment, ProtocolError
 from envs_jax.masks import allowed_actions
-from envs_jax.wrappers import AutoReset, TimeLimit, Wrapper
+from envs_jax.wrappers import AutoReset, TimeLimit, Wrapper, unwrapped
 
 COPIES = 8  # of a fair coin, all show the same side with probability 1 / 128
 ROUNDING = 1e-6  # of a bound, by which real numbers may exceed it
@@ -115,6 +115,10 @@ def _check_structure(environment: Environment) -> None:
     stepped, mid = _trace(where, environment.step, key, state, action)
     _require_equal(f"{where}: timestep", mid, timestep)
     _require_equal(f"{where}: state", stepped, state)
+    if hasattr(unwrapped(environment), "succeeded"):
+        where = f"{name}.succeeded"
+        goal = attempt(where, jax.eval_shape, environment.succeeded, state)
+        _require_equal(where, goal, specs.Array((), bool))
 
 
 def _play(machine: AutoReset, keys: jax.Array, actions: Any) -> tuple[dict, dict]:

@@ -195,7 +195,15 @@ class Misfit(Catch):
         return specs.BoundedArray((10, 5), np.float32, [0, 0], 1)
 
 
+class Unsure(Catch):
+    """Says how much of its goal is reached."""
+
+    def succeeded(self, state):
+        return jnp.float32(0.5)
+
+
 STRUCTURE = {
+    "TimeLimit(Unsure).succeeded is float32[], expected bool[]": TimeLimit(Unsure(), 5),
     "Remembering.board is set by initial_state or step, expected pure": TimeLimit(
         Remembering(), 5
     ),
