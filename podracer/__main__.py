@@ -197,7 +197,7 @@ def evaluate(argv: Sequence[str]) -> None:
     named = [x for x in argv if not x.startswith("-")]
     folder = next((x for x in named if Path(x, run_folder.CONFIG).exists()), None)
     if not named and {*argv}.isdisjoint(HELP):
-        raise UserError("which run? podracer evaluate RUN")
+        raise UserError("which run? Name it first: podracer evaluate RUN")
     written = run_folder.load_config(folder or named[0])["command"] if named else ""
     program = "sebulba" if str(written).startswith("sebulba ") else "anakin"
     # In place of this process: this package does not import those that use it.

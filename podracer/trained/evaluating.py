@@ -49,6 +49,8 @@ class Config:
 
     def __post_init__(self):
         check_play(self.episodes, self.max_steps, self.seed)
+        if not self.checkpoint:
+            raise UserError(f"checkpoint is empty; name some, or {NEWEST}")
         for x in self.checkpoint:
             is_number = x.isascii() and x.isdigit()
             if not is_number and x not in (NEWEST, BEST, ALL):

@@ -79,7 +79,7 @@ def chosen(
     shown.append(command.Choice("trust", flags["trust"], (), run.TRUST))
     config = command.parse(default, argv, f"{program} {verb}", shown)
     if config.run is None:
-        raise UserError(f"which run? {program} {verb} RUN")
+        raise UserError(f"which run? Name it first: {program} {verb} RUN")
     stored = run.read_run(config.run)
     run.check_program(stored, None if names else program)
     run.check_same_names(stored, flags)

@@ -38,6 +38,7 @@ def split(argv: Sequence[str]) -> tuple[list[str], list[str], list[list[str]]]:
     """The command line without environments, their names, and each option with its values.
 
     An option is `[FLAG]`, or `[FLAG, VALUE, ...]`; one that is there twice has the values of both.
+    Raises UserError for `--env` without a name.
     """
     rest: list[str] = []
     names: list[str] = []
@@ -57,6 +58,8 @@ def split(argv: Sequence[str]) -> tuple[list[str], list[str], list[list[str]]]:
         if equals:
             taking.append(value)
             taking = rest
+    if not names and any(x.partition("=")[0] == "--env" for x in argv):
+        raise UserError("--env: a name is missing")
     return rest, names, [*options.values()]
 
 

@@ -118,6 +118,8 @@ def test_the_other_architecture_plays_where_it_is_told_where(grid, capsys):
     ("flags", "line"),
     [
         ("--checkpoint last", "checkpoint is last; it must be a number of updates,"),
+        ("--checkpoint", "checkpoint is empty; name some, or newest"),
+        ("--env --seed 3", "--env: a name is missing"),
         ("--checkpoint 3", "no such checkpoint; there are 2, 4"),
         ("--env.size 7", "--env.size: no such flag"),
         ("--env.length", "--env.length: no such flag"),
