@@ -39,6 +39,7 @@ SMALL = {
     "sebulba": "--settings cartpole --batch-sizes 4 --unroll-lengths 4 "
     "--threads-per-core 1 --cores 2 --seconds 0.1 --rounds 1",
     "suite": "--tests tests/envs_jax/bsuite/test_bandit.py --workers 0",
+    "time_to_score": "--tasks smoke --seeds 1 --report page",
     "peers.__main__": "--short --works cartpole:8x16 --rounds 1 --scale 0 "
     "--floor-seconds 0.001 --floor-rows 128",
     "peers.floor": "0.001 128",
@@ -69,6 +70,7 @@ EXPECTED = {
     "scaling": "steps_per_second",
     "sebulba": "cartpole",
     "suite": "bsuite/test_bandit.py | 5",
+    "time_to_score": "| podracer | ",
     "peers.__main__": "cartpole:8x16",
     "peers.floor": "weight_gradient",
     "peers.ours": "steps_per_second",
@@ -80,7 +82,7 @@ RUN_BY_OTHERS = {  # most with a peer's interpreter
     *("peers.rejax_ppo", "peers.brax_ppo", "peers.jaxnasium_ppo", "peers.sb3_ppo"),
     *("peers.rejax_sac", "peers.brax_sac", "peers.sb3_sac"),
     *("peers.envpool_sb3", "peers.sample_factory_appo"),
-    "peers.rejax_learning",
+    *("peers.rejax_learning", "peers.rejax_to_score", "peers.sb3_to_score"),
     "peers.work",
 }
 LISTS = {"experiments", "records"}  # of what `learning` runs, and has run
