@@ -15,7 +15,7 @@ import torch
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 
-EPISODES = 100
+EPISODES = 100  # of which both keep the returns
 
 
 class StopAt(BaseCallback):
@@ -42,7 +42,6 @@ def main(settings: dict) -> None:
         env,
         seed=settings["seed"],
         device="cpu",
-        stats_window_size=EPISODES,
         **settings["arguments"],
     )
     model.learn(settings["total_steps"], callback=stop)
