@@ -33,9 +33,7 @@ CALLS = {
 }
 
 
-def load(
-    file: str | Path, *, batch_size: int | None = None, seed: int = 0
-) -> "Policy":
+def load(file: str | Path, *, batch_size: int | None = None, seed: int = 0) -> "Policy":
     """The policy in a file: `act = load(FILE); action = act(observation)`.
 
     Args:
@@ -53,7 +51,7 @@ def load(
         exported = export.deserialize(bytearray(program))
     except ImportError as error:
         raise UserError(f"{file}: reading it takes: pip install flatbuffers") from error
-    except Exception as error:  # noqa: BLE001 - its kinds change with the versions of JAX
+    except Exception as error:  # whose kinds change with JAX's versions
         reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise UserError(
             f"{file}: JAX {jax.__version__} cannot read this program, which JAX "
@@ -110,7 +108,9 @@ class Policy:
         self.header, self._run, self._seed = header, run, seed
         self._single, self._batch_size = batch_size is None, batch_size or 1
         self._state = {
-            x["name"]: self._array(x, x["initial"])
+            x["name"]: np.broadcast_to(
+                np.array(x["initial"], x["dtype"]), self._shape(x)
+            )
             for x in header["inputs"]
             if "initial" in x
         }
@@ -134,45 +134,52 @@ class Policy:
 
         Raises UserError for an input that is missing or does not fit.
         """
-        self._steps += 1
-        begins = self._first if first is None else first
-        if reward is None and np.all(begins):
+        first = self._first if first is None else first
+        if reward is None and np.all(first):
             reward = 0.0
-        given = {"first": begins, "reward": reward, **named("observation", observation)}
-        given["key"] = np.array([self._seed, self._steps], np.uint32)
+        key = np.array([self._seed, self._steps + 1], np.uint32)
+        given = {"key": key, "first": first, "reward": reward}
+        given |= named("observation", observation)
         inputs = [
-            self._state.get(x["name"], self._array(x, given.get(x["name"])))
+            self._state[x["name"]] if "initial" in x else self._array(x, given)
             for x in self.header["inputs"]
         ]
-        outputs = dict(zip((x["name"] for x in self.header["outputs"]), self._run(inputs)))
-        self._first = False
-        self._state = {name: outputs.pop(f"next_{name}") for name in self._state}
-        actions = {
-            name: np.asarray(x)[0] if self._single else np.asarray(x)
-            for name, x in outputs.items()
-        }
+        names = [x["name"] for x in self.header["outputs"]]
+        outputs = dict(zip(names, self._run(inputs), strict=True))
+        self._state = {x: outputs.pop(f"next_{x}") for x in self._state}
+        self._first, self._steps = False, self._steps + 1
+        actions = {x: np.asarray(value) for x, value in outputs.items()}
+        if self._single:
+            actions = {x: value[0] for x, value in actions.items()}
         return actions.get("action", actions)
 
-    def _array(self, of: dict[str, Any], x: Any) -> np.ndarray:
-        """x as this input; of one environment or number, it is repeated for the others."""
-        name, dtype = of["name"], jax.numpy.dtype(of["dtype"])
-        if x is None:
-            raise UserError(f"{name} is missing; it must be {of['dtype']} {of['shape']}")
-        shape = tuple(self._batch_size if n == "batch" else n for n in of["shape"])
-        untyped = np.asarray(x)
-        array = untyped.astype(dtype)
-        if dtype.kind in "biu" and (array != untyped).any():
-            raise UserError(f"{name} is {untyped.dtype} {x!r:.40}; it must be {dtype}")
-        is_observation = name.startswith("observation")
-        if is_observation and array.shape != (shape[1:] if self._single else shape):
-            raise UserError(f"{name} is {array.shape}; it must be {of['shape']}")
-        return np.ascontiguousarray(np.broadcast_to(array, shape))
+    def _shape(self, of: dict[str, Any]) -> tuple[int, ...]:
+        return tuple(self._batch_size if n == "batch" else n for n in of["shape"])
+
+    def _array(self, of: dict[str, Any], given: dict[str, Any]) -> np.ndarray:
+        """What is given for an input, with a batch axis and of its type."""
+        name, dtype, shape = of["name"], of["dtype"], self._shape(of)
+        if given.get(name) is None:
+            raise UserError(f"{name} is missing; it must be {dtype} {shape}")
+        x = np.asarray(given[name])
+        if name in ("first", "reward") and x.ndim == 0:
+            x = np.broadcast_to(x, shape)
+        elif name.startswith("observation") and self._single:
+            x = x[None]
+        if x.shape != shape:
+            raise UserError(f"{name} is {x.shape}; it must be {dtype} {shape}")
+        array = x.astype(dtype)
+        if array.dtype.kind != "f" and (lost := array != x).any():
+            raise UserError(f"{name} has {x[lost].flat[0]}; it must be {dtype}")
+        return array
 
 
 def named(name: str, tree: Any) -> dict[str, Any]:
     """The leaves of a tree by their paths, as `observation.camera`."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {
-        ".".join(filter(None, (name, jax.tree_util.keystr(path, simple=True, separator=".")))): x
+        ".".join(
+            filter(None, (name, jax.tree_util.keystr(path, simple=True, separator=".")))
+        ): x
         for path, x in leaves
     }

@@ -9,27 +9,141 @@ import hashlib
 import json
 import struct
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import dm_env
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
-from jax import export
 from jax.extend import core
 from jax.interpreters import partial_eval
 
 from podracer import exported, files, imports, kernels, starts
 from podracer.errors import UserError
+from podracer.metrics import human
 from podracer.observations import named
 from podracer.runs import spec_json
-from podracer.trained import inputs
+from podracer.trained import inputs, loading
 from podracer.trained.loading import Trained
+from podracer.trained.policy import Policy
 
+ENDINGS = ".safetensors", ".stablehlo", ".onnx"
 PLATFORMS = "cpu", "cuda", "tpu"
+TOLERANCE = 1e-5  # of an action, relative to it where it is above 1
+BATCH_SIZES, STEPS = (1, 16), 12  # of the comparison with `podracer.load`
 BATCH = "batch"  # in a shape: any number of environments
 FIRST, MID, _ = dm_env.StepType
+
+
+def export(
+    folder: str | Path,
+    file: str | Path,
+    updates: int | None = None,
+    trust: bool = False,
+    sampled: bool = False,
+) -> str:
+    """Writes a run's policy, by the ending of the file; returns a line that describes it.
+
+    A program is compared with `podracer.load`, and written only if it acts alike.
+
+    Raises:
+      UserError: the run is missing, the ending unknown or the program another policy; the
+        policy cannot be written so, or the file cannot be written.
+    """
+    ending = Path(file).suffix
+    if ending not in ENDINGS:
+        raise UserError(f"file is {file}; it must end in {', '.join(ENDINGS)}")
+    if ending == ".safetensors":
+        if sampled:
+            raise UserError("sampled is for programs: .safetensors has parameters only")
+        count = loading.export(folder, file, updates, trust)
+        return f"{file}: {human(count)} parameters"
+    if ending == ".onnx":
+        _libraries()
+        if sampled:
+            raise UserError(
+                "an .onnx program is greedy, as it has none of JAX's random numbers: leave "
+                "--sampled out, or export .stablehlo"
+            )
+    trained = loading.restore(folder, updates, trust=trust)
+    with kernels.without(), files.writing(file), files.atomic(Path(file)) as temporary:
+        program = make_program(trained, not sampled)
+        data = {".stablehlo": stablehlo, ".onnx": onnx}[ending](program)
+        temporary.write_bytes(data)
+        load = {".stablehlo": exported.load, ".onnx": _load_onnx}[ending]
+        alike = compare(trained, not sampled, partial(load, temporary))
+    words = [f"{len(data) / 1e6:.2f} MB", program.header["actions"]]
+    if simulations := trained.run.config["agent"].get("num_simulations"):
+        words.append(f"with its search of {simulations} simulations")
+    return f"{file}: {', '.join(words)}; {alike}"
+
+
+def compare(
+    trained: Trained, greedy: bool, load: Callable[..., exported.Policy]
+) -> str:
+    """Acts with a program and with `podracer.load`'s policy; describes how they differ.
+
+    Args:
+      load: (batch_size=, seed=) -> the program's policy.
+
+    Raises UserError where they act differently.
+    """
+    largest, decisions = 0.0, 0
+    random = np.random.default_rng(0)
+    for batch_size in BATCH_SIZES:
+        policy = Policy(trained, batch_size, greedy, seed=1)
+        program = load(batch_size=batch_size, seed=1)
+        for step in range(STEPS):
+            observation = drawn(random, trained.observation_spec, batch_size)
+            first = random.random(batch_size) < (1.0 if step == 0 else 0.2)
+            reward = random.normal(size=batch_size).astype(np.float32)
+            given = observation, first, reward
+            expected = jax.tree.leaves(policy(*given))
+            actions = program(*given)
+            names = [x["name"] for x in program.header["outputs"][: len(expected)]]
+            actual = [actions] if names == ["action"] else [actions[x] for x in names]
+            for x, y in zip(actual, expected, strict=True):
+                distance = np.abs(x.astype(float) - y) / np.maximum(1.0, np.abs(y))
+                largest = np.maximum(largest, np.max(distance, initial=0.0))  # or NaN
+            decisions += batch_size
+    if not largest <= TOLERANCE:
+        raise UserError(
+            f"the program's actions differ from podracer.load's by {largest:g}: it is not "
+            "written; please report this"
+        )
+    difference = f"at most {largest:.1e} apart" if largest else "bit for bit"
+    return f"{decisions} actions as podracer.load's, {difference}"
+
+
+def drawn(random: np.random.Generator, spec: Any, batch_size: int) -> Any:
+    """Observations [B, ...] of a spec, in the environment's own numbers.
+
+    Numbers are drawn within their bounds, or from N(0, 1) where there are none.
+    """
+
+    def leaf(spec: Any) -> np.ndarray:
+        shape = (batch_size, *spec.shape)
+        low = np.broadcast_to(getattr(spec, "minimum", -np.inf), shape).astype(float)
+        high = np.broadcast_to(getattr(spec, "maximum", np.inf), shape).astype(float)
+        if np.issubdtype(spec.dtype, np.floating):
+            normal = np.clip(random.normal(size=shape), low, high)
+            bounded = (high - low) < 1e6  # others are as good as without bounds
+            low, high = np.where(bounded, low, 0.0), np.where(bounded, high, 0.0)
+            return np.where(bounded, random.uniform(low, high), normal).astype(
+                spec.dtype
+            )
+        most = 1 if spec.dtype == bool else np.iinfo(spec.dtype).max
+        low, high = (
+            np.maximum(low, -100 * (spec.dtype.kind == "i")),
+            np.minimum(high, most),
+        )
+        numbers = np.floor(random.uniform(low, np.minimum(high, low + 1000) + 1))
+        return starts.own(spec, numbers.astype(spec.dtype))
+
+    return jax.tree.map(leaf, spec)
 
 
 class Program(NamedTuple):
@@ -78,7 +192,9 @@ def make_program(trained: Trained, greedy: bool) -> Program:
     jaxpr = jax.make_jaxpr(whole)(*leaves).jaxpr
     needed = inputs.needed(jaxpr, key + 1, states - key - 1, actions)
     needed[key] &= not greedy  # a search that draws numbers draws the same at each step
-    needed[states] |= not any(needed[key + 1 :])  # to say how many environments there are
+    needed[states] |= not any(
+        needed[key + 1 :]
+    )  # to say how many environments there are
     outputs = [*needed[key + 1 : states], *[True] * actions]
 
     def act(weights: Sequence[Any], inputs: Sequence[Any]) -> list[jax.Array]:
@@ -214,15 +330,14 @@ def _input(name: str, example: jax.Array) -> dict[str, Any]:
 
 def stablehlo(program: Program) -> bytes:
     """The program in the format of `podracer.exported`, for any of `PLATFORMS`."""
-    (batch,) = export.symbolic_shape(BATCH)
+    (batch,) = jax.export.symbolic_shape(BATCH)
 
     def of(array: dict[str, Any]) -> jax.ShapeDtypeStruct:
         shape = [batch if n == BATCH else n for n in array["shape"]]
         return jax.ShapeDtypeStruct(shape, array["dtype"])
 
     arguments = ([of(x) for x in program.header[y]] for y in ("weights", "inputs"))
-    with kernels.without():
-        whole = export.export(jax.jit(program.act), platforms=PLATFORMS)(*arguments)
+    whole = jax.export.export(jax.jit(program.act), platforms=PLATFORMS)(*arguments)
     exported.check_calls("the policy", whole)
     serialized = bytes(whole.serialize())
     header = json.dumps(program.header | {"bytes": len(serialized)}).encode()
@@ -238,23 +353,20 @@ def onnx(program: Program) -> bytes:
     """
     jax2onnx, _ = _libraries()
     header = program.header
-    arrays = [
-        jax.ShapeDtypeStruct(x["shape"], x["dtype"]) for x in header["inputs"]
-    ]
+    arrays = [jax.ShapeDtypeStruct(x["shape"], x["dtype"]) for x in header["inputs"]]
 
     def act(*inputs: Any) -> tuple[jax.Array, ...]:
         return tuple(program.act(program.weights, inputs))
 
     try:
-        with kernels.without():
-            model = jax2onnx.to_onnx(
-                act,
-                arrays,
-                model_name=f"{header['agent']} on {header['env']}",
-                input_names=[x["name"] for x in header["inputs"]],
-                output_names=[x["name"] for x in header["outputs"]],
-            )
-    except Exception as error:  # noqa: BLE001 - whatever a converter trips over
+        model = jax2onnx.to_onnx(
+            act,
+            arrays,
+            model_name=f"{header['agent']} on {header['env']}",
+            input_names=[x["name"] for x in header["inputs"]],
+            output_names=[x["name"] for x in header["outputs"]],
+        )
+    except Exception as error:  # whatever a converter trips over
         reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise UserError(
             f"jax2onnx cannot convert this policy ({reason}): export it as .stablehlo"
@@ -275,3 +387,20 @@ def _libraries() -> tuple[Any, Any]:
             f"{imports.install('onnx')}"
         ) from error
     return jax2onnx, onnxruntime
+
+
+def _load_onnx(file: Path, batch_size: int, seed: int) -> exported.Policy:
+    """The policy of an ONNX model, by onnxruntime."""
+    _, onnxruntime = _libraries()
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors
+    session = onnxruntime.InferenceSession(
+        file, options, providers=["CPUExecutionProvider"]
+    )
+    header = json.loads(session.get_modelmeta().custom_metadata_map["podracer"])
+    names = [x["name"] for x in header["inputs"]]
+
+    def run(inputs: list[Any]) -> list[np.ndarray]:
+        return session.run(None, dict(zip(names, inputs, strict=True)))
+
+    return exported.Policy(header, run, batch_size, seed)
