@@ -7,6 +7,7 @@ Inputs that change no action, now or later, are left out.
 
 import hashlib
 import json
+import logging
 import struct
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -69,16 +70,24 @@ def export(
                 "--sampled out, or export .stablehlo"
             )
     trained = loading.restore(folder, updates, trust=trust)
-    with kernels.without(), files.writing(file), files.atomic(Path(file)) as temporary:
-        program = make_program(trained, not sampled)
-        data = {".stablehlo": stablehlo, ".onnx": onnx}[ending](program)
+    return f"{file}: {write(trained, not sampled, Path(file))}"
+
+
+def write(trained: Trained, greedy: bool, file: Path) -> str:
+    """Writes an agent's policy as a program; returns what it is. See `export`."""
+    make, load = {
+        ".stablehlo": (stablehlo, exported.load),
+        ".onnx": (onnx, _load_onnx),
+    }[file.suffix]
+    with kernels.without(), files.writing(file), files.atomic(file) as temporary:
+        program = make_program(trained, greedy)
+        data = make(program)
         temporary.write_bytes(data)
-        load = {".stablehlo": exported.load, ".onnx": _load_onnx}[ending]
-        alike = compare(trained, not sampled, partial(load, temporary))
+        alike = compare(trained, greedy, partial(load, temporary))
     words = [f"{len(data) / 1e6:.2f} MB", program.header["actions"]]
     if simulations := trained.run.config["agent"].get("num_simulations"):
         words.append(f"with its search of {simulations} simulations")
-    return f"{file}: {', '.join(words)}; {alike}"
+    return f"{', '.join(words)}; {alike}"
 
 
 def compare(
@@ -268,11 +277,11 @@ def _step(trained: Trained, greedy: bool) -> Callable[[Arguments], tuple[Any, An
     actor_step = agent.greedy_actor_step if greedy else agent.actor_step
 
     def from_own(spec: Any, x: jax.Array) -> jax.Array:
-        return x - _start(spec) if starts.of(spec).any() else x
+        return x - _start(spec, x.shape) if starts.of(spec).any() else x
 
     def to_own(spec: Any, x: jax.Array) -> jax.Array:
         x = x.astype(_dtype(spec))
-        return x + _start(spec) if starts.of(spec).any() else x
+        return x + _start(spec, x.shape) if starts.of(spec).any() else x
 
     def step(arguments: Arguments) -> tuple[Any, Any]:
         params, (seed, number), state, first, reward, observation = arguments
@@ -295,7 +304,7 @@ def _dtype(spec: Any) -> np.dtype:
     return jax.dtypes.canonicalize_dtype(spec.dtype)
 
 
-def _start(spec: Any) -> np.ndarray:
+def _start(spec: Any, shape: Any) -> jax.Array:
     """What the environment's own numbers begin with, in the program's integers."""
     start, most = starts.of(spec), np.iinfo(_dtype(spec))
     if (start < most.min).any() or (start + spec.maximum > most.max).any():
@@ -303,7 +312,7 @@ def _start(spec: Any) -> np.ndarray:
             f"choices begin with {start.min()}, beyond {most.dtype}, the program's "
             "integers: count them from a smaller number in the environment"
         )
-    return start.astype(_dtype(spec))
+    return jnp.broadcast_to(start.astype(_dtype(spec)), shape)
 
 
 def _zeros(example: jax.Array, batch: Any) -> jax.Array:
@@ -352,20 +361,23 @@ def onnx(program: Program) -> bytes:
     Raises UserError where the extra `onnx` is missing, and for what jax2onnx does not convert.
     """
     jax2onnx, _ = _libraries()
+    logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # of types that it leaves out
     header = program.header
     arrays = [jax.ShapeDtypeStruct(x["shape"], x["dtype"]) for x in header["inputs"]]
 
     def act(*inputs: Any) -> tuple[jax.Array, ...]:
-        return tuple(program.act(program.weights, inputs))
+        # Copies: an action that is also a state would be one array with two names.
+        return tuple(map(jnp.copy, program.act(program.weights, inputs)))
 
     try:
-        model = jax2onnx.to_onnx(
-            act,
-            arrays,
-            model_name=f"{header['agent']} on {header['env']}",
-            input_names=[x["name"] for x in header["inputs"]],
-            output_names=[x["name"] for x in header["outputs"]],
-        )
+        with jax.numpy_rank_promotion("allow"):  # jax2onnx promotes
+            model = jax2onnx.to_onnx(
+                act,
+                arrays,
+                model_name=f"{header['agent']} on {header['env']}",
+                input_names=[x["name"] for x in header["inputs"]],
+                output_names=[x["name"] for x in header["outputs"]],
+            )
     except Exception as error:  # whatever a converter trips over
         reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise UserError(
