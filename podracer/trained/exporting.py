@@ -5,12 +5,12 @@ action, as a function of arrays: preprocessing, memory as a state in and out, we
 Inputs that change no action, now or later, are left out.
 """
 
+import functools
 import hashlib
 import json
 import logging
 import struct
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,7 +83,7 @@ def write(trained: Trained, greedy: bool, file: Path) -> str:
         program = make_program(trained, greedy)
         data = make(program)
         temporary.write_bytes(data)
-        alike = compare(trained, greedy, partial(load, temporary))
+        alike = compare(trained, greedy, functools.partial(load, temporary))
     words = [f"{len(data) / 1e6:.2f} MB", program.header["actions"]]
     if simulations := trained.run.config["agent"].get("num_simulations"):
         words.append(f"with its search of {simulations} simulations")
@@ -379,13 +379,45 @@ def onnx(program: Program) -> bytes:
                 output_names=[x["name"] for x in header["outputs"]],
             )
     except Exception as error:  # whatever a converter trips over
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise UserError(
-            f"jax2onnx cannot convert this policy ({reason}): export it as .stablehlo"
+            f"jax2onnx cannot convert this policy ({_first_line(error)}): export it as "
+            ".stablehlo"
         ) from error
+    _pool_images(model.graph)
     about = model.metadata_props.add()
     about.key, about.value = "podracer", json.dumps(header)
     return model.SerializeToString()
+
+
+def _pool_images(graph: Any) -> None:
+    """Lets onnxruntime compute maxima over windows of images.
+
+    jax2onnx pools over all four axes of [B, H, W, C]; onnxruntime, over three at most. B, in
+    which a window has the size 1, becomes the axis of channels.
+    """
+    from onnx import helper
+
+    nodes = []
+    for node in graph.node:
+        sizes = {x.name: x.ints for x in node.attribute}
+        if node.op_type != "MaxPool" or len(sizes["kernel_shape"]) < 4:
+            nodes.append(node)
+            continue
+        source, result = node.input[0], node.output[0]
+        axis = f"{result}.axis"
+        graph.initializer.append(helper.make_tensor(axis, 7, [1], [0]))  # 7: int64
+        node.input[0], node.output[0] = f"{source}.images", f"{result}.images"
+        for name in ("kernel_shape", "strides"):
+            del sizes[name][0]
+        if "pads" in sizes:
+            sizes["pads"][:] = [*sizes["pads"][1:4], *sizes["pads"][5:]]
+        nodes += [
+            helper.make_node("Squeeze", [source, axis], [node.input[0]]),
+            node,
+            helper.make_node("Unsqueeze", [node.output[0], axis], [result]),
+        ]
+    graph.ClearField("node")
+    graph.node.extend(nodes)
 
 
 def _libraries() -> tuple[Any, Any]:
@@ -406,9 +438,15 @@ def _load_onnx(file: Path, batch_size: int, seed: int) -> exported.Policy:
     _, onnxruntime = _libraries()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors
-    session = onnxruntime.InferenceSession(
-        file, options, providers=["CPUExecutionProvider"]
-    )
+    try:
+        session = onnxruntime.InferenceSession(
+            file, options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as error:  # of types that are onnxruntime's own
+        raise UserError(
+            f"onnxruntime cannot run this policy ({_first_line(error)}): export it as "
+            ".stablehlo"
+        ) from error
     header = json.loads(session.get_modelmeta().custom_metadata_map["podracer"])
     names = [x["name"] for x in header["inputs"]]
 
@@ -416,3 +454,7 @@ def _load_onnx(file: Path, batch_size: int, seed: int) -> exported.Policy:
         return session.run(None, dict(zip(names, inputs, strict=True)))
 
     return exported.Policy(header, run, batch_size, seed)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

@@ -13,6 +13,7 @@ from dm_env import specs
 
 from podracer import starts
 from podracer.agents import from_flags
+from podracer.errors import UserError
 from podracer.trained import exporting, loading
 from podracer.transformations import Interface
 
@@ -138,13 +139,6 @@ def trained(case: Case) -> loading.Trained:
     return loading.Trained(run, agent, params, case.observation, case.action, 7)
 
 
-def written(tmp_path, agent, greedy, ending):
-    """How the exported policy compares, and its file."""
-    file = tmp_path / f"policy{ending}"
-    alike = exporting.write(agent, greedy, file)
-    return alike, file
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_a_program_acts_as_the_agent_bit_for_bit(name, tmp_path, monkeypatch):
     monkeypatch.setattr(exporting, "BATCH_SIZES", (3,))
@@ -152,8 +146,23 @@ def test_a_program_acts_as_the_agent_bit_for_bit(name, tmp_path, monkeypatch):
     assert line.endswith("bit for bit")
 
 
+# Beyond jax2onnx (a search) or onnxruntime on a CPU (bfloat16).
+NOT_ONNX = "bfloat16", "muzero", "gumbel"
+
+
 @pytest.mark.skipif(not HAS_ONNX, reason="needs the extra onnx")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", CASES.keys() - {*NOT_ONNX})
 def test_an_onnx_model_acts_as_the_agent(name, tmp_path, monkeypatch):
     monkeypatch.setattr(exporting, "BATCH_SIZES", (3,))
     exporting.write(trained(CASES[name]), True, tmp_path / "x.onnx")
+
+
+@pytest.mark.skipif(not HAS_ONNX, reason="needs the extra onnx")
+@pytest.mark.parametrize("name", NOT_ONNX)
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64")  # of jax2onnx
+def test_what_is_no_onnx_is_one_line(name, tmp_path):
+    with pytest.raises(
+        UserError, match=r"cannot .* this policy \(.*\): export it as .st"
+    ):
+        exporting.write(trained(CASES[name]), True, tmp_path / "x.onnx")
+    assert not [*tmp_path.iterdir()]
