@@ -1,6 +1,8 @@
 """The command for runs that exist: `podracer runs`, `podracer plot runs/*`."""
 
+import contextlib
 import dataclasses
+import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -84,11 +86,19 @@ def export(argv: Sequence[str]) -> None:
             f"which run? podracer export RUN FILE, which ends in "
             f"{', '.join(exporting.ENDINGS)}"
         )
-    print(
-        exporting.export(
-            config.run, config.out, config.checkpoint, config.trust, config.sampled
-        )
-    )
+    options = config.checkpoint, config.trust, config.sampled
+
+    def make_environment(run: Any) -> Any | None:
+        """That of anakin's runs, which is above this package; None: it cannot be made."""
+        if run.program != "anakin":
+            return None
+        environments = importlib.import_module("anakin.command.environments")
+        if environments.brings_code(run.env) and not config.trust:
+            return None
+        with contextlib.suppress(UserError):  # its library is not installed
+            return environments.of_run(run)
+
+    print(exporting.export(config.run, config.out, *options, make_environment))
 
 
 def plot(argv: Sequence[str]) -> None:

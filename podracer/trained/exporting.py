@@ -1,6 +1,6 @@
-"""A policy as one program, for where podracer is not: StableHLO and ONNX.
+"""A policy as a file, for where podracer is not: StableHLO, ONNX, safetensors.
 
-A program is all of what acting computes, from an environment's own observation to its own
+Parameters alone are written as safetensors. A program is all of what acting computes, from an environment's own observation to its own
 action, as a function of arrays: preprocessing, memory as a state in and out, weights inside.
 Inputs that change no action, now or later, are left out.
 """
@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ import jax
 import jax.export
 import jax.numpy as jnp
 import numpy as np
+import safetensors.numpy
 from jax.extend import core
 from jax.interpreters import partial_eval
 
@@ -26,7 +27,8 @@ from podracer import exported, files, imports, kernels, starts
 from podracer.errors import UserError
 from podracer.metrics import human
 from podracer.observations import named
-from podracer.runs import spec_json
+from podracer.runs import run_folder, spec_json
+from podracer.runs.run import StoredRun
 from podracer.trained import inputs, loading
 from podracer.trained.loading import Trained
 from podracer.trained.policy import Policy
@@ -35,6 +37,7 @@ ENDINGS = ".safetensors", ".stablehlo", ".onnx"
 PLATFORMS = "cpu", "cuda", "tpu"
 TOLERANCE = 1e-5  # of an action, relative to it where it is above 1
 BATCH_SIZES, STEPS = (1, 16), 12  # of the comparison with `podracer.load`
+NEAR = 256.0  # no observation is drawn beyond it
 BATCH = "batch"  # in a shape: any number of environments
 FIRST, MID, _ = dm_env.StepType
 
@@ -45,36 +48,63 @@ def export(
     updates: int | None = None,
     trust: bool = False,
     sampled: bool = False,
+    make_environment: Callable[[StoredRun], Any | None] = lambda run: None,
 ) -> str:
     """Writes a run's policy, by the ending of the file; returns a line that describes it.
 
     A program is compared with `podracer.load`, and written only if it acts alike.
 
+    Args:
+      make_environment: (run) -> its environment if it is one of JAX, to compare them in.
+
     Raises:
       UserError: the run is missing, the ending unknown or the program another policy; the
         policy cannot be written so, or the file cannot be written.
     """
-    ending = Path(file).suffix
+    file, ending = Path(file), Path(file).suffix
     if ending not in ENDINGS:
         raise UserError(f"file is {file}; it must end in {', '.join(ENDINGS)}")
-    if ending == ".safetensors":
-        if sampled:
-            raise UserError("sampled is for programs: .safetensors has parameters only")
-        count = loading.export(folder, file, updates, trust)
-        return f"{file}: {human(count)} parameters"
+    if sampled and ending != ".stablehlo":
+        raise UserError(
+            f"sampled is for .stablehlo, not for {ending}, which draws no random numbers: "
+            "leave it out"
+        )
     if ending == ".onnx":
         _libraries()
-        if sampled:
-            raise UserError(
-                "an .onnx program is greedy, as it has none of JAX's random numbers: leave "
-                "--sampled out, or export .stablehlo"
-            )
+    if file.name == run_folder.RULE and (file.parent / run_folder.CONFIG).exists():
+        raise UserError(f"file is {file}; it is the rule of a run: choose another name")
     trained = loading.restore(folder, updates, trust=trust)
-    return f"{file}: {write(trained, not sampled, Path(file))}"
+    if ending == ".safetensors":
+        return f"{file}: {human(write_parameters(trained, file))} parameters"
+    return f"{file}: {write(trained, not sampled, file, make_environment(trained.run))}"
 
 
-def write(trained: Trained, greedy: bool, file: Path) -> str:
-    """Writes an agent's policy as a program; returns what it is. See `export`."""
+def write_parameters(trained: Trained, file: Path) -> int:
+    """Writes the parameters that act as safetensors; returns how many numbers they are.
+
+    A name in the file is the path of a parameter, as `params.policy.Dense_0.kernel`.
+    """
+    tensors = {
+        jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(x)
+        for path, x in jax.tree_util.tree_leaves_with_path(trained.params)
+        if jnp.issubdtype(x.dtype, jnp.number)
+    }
+    about = {"agent": trained.run.agent, "env": trained.run.env}
+    data = safetensors.numpy.save(tensors, about | {"updates": str(trained.updates)})
+    with files.writing(file), files.atomic(file) as temporary:
+        temporary.write_bytes(data)
+    return sum(x.size for x in tensors.values())
+
+
+def write(
+    trained: Trained, greedy: bool, file: Path, environment: Any | None = None
+) -> str:
+    """Writes an agent's policy as a program; returns what it is. See `export`.
+
+    Args:
+      environment: to compare the policies in, of envs_jax's protocol; None: with drawn
+        observations.
+    """
     make, load = {
         ".stablehlo": (stablehlo, exported.load),
         ".onnx": (onnx, _load_onnx),
@@ -83,76 +113,126 @@ def write(trained: Trained, greedy: bool, file: Path) -> str:
         program = make_program(trained, greedy)
         data = make(program)
         temporary.write_bytes(data)
-        alike = compare(trained, greedy, functools.partial(load, temporary))
+        load = functools.partial(load, temporary)
+        alike = compare(trained, greedy, load, environment)
     words = [f"{len(data) / 1e6:.2f} MB", program.header["actions"]]
     if simulations := trained.run.config["agent"].get("num_simulations"):
         words.append(f"with its search of {simulations} simulations")
     return f"{', '.join(words)}; {alike}"
 
 
+class Seen(NamedTuple):
+    """What a policy is given, of B environments."""
+
+    observation: Any  # [B, ...]
+    first: np.ndarray  # bool [B]
+    reward: np.ndarray  # float32 [B]
+
+
 def compare(
-    trained: Trained, greedy: bool, load: Callable[..., exported.Policy]
+    trained: Trained,
+    greedy: bool,
+    load: Callable[..., exported.Policy],
+    environment: Any | None = None,
 ) -> str:
     """Acts with a program and with `podracer.load`'s policy; describes how they differ.
 
     Args:
       load: (batch_size=, seed=) -> the program's policy.
+      environment: as for `write`.
 
     Raises UserError where they act differently.
     """
     largest, decisions = 0.0, 0
-    random = np.random.default_rng(0)
     for batch_size in BATCH_SIZES:
         policy = Policy(trained, batch_size, greedy, seed=1)
         program = load(batch_size=batch_size, seed=1)
-        for step in range(STEPS):
-            observation = drawn(random, trained.observation_spec, batch_size)
-            first = random.random(batch_size) < (1.0 if step == 0 else 0.2)
-            reward = random.normal(size=batch_size).astype(np.float32)
-            given = observation, first, reward
-            expected = jax.tree.leaves(policy(*given))
-            actions = program(*given)
-            names = [x["name"] for x in program.header["outputs"][: len(expected)]]
-            actual = [actions] if names == ["action"] else [actions[x] for x in names]
-            for x, y in zip(actual, expected, strict=True):
-                distance = np.abs(x.astype(float) - y) / np.maximum(1.0, np.abs(y))
-                largest = np.maximum(largest, np.max(distance, initial=0.0))  # or NaN
+        actions = program.header["outputs"][: len(jax.tree.leaves(trained.action_spec))]
+        source = _played if environment else _drawn
+        seen = source(trained, batch_size, environment)
+        given = next(seen)
+        for _ in range(STEPS):
+            expected, actual = policy(*given), program(*given)
+            actual = actual if isinstance(actual, dict) else {"action": actual}
+            for x, name in zip(jax.tree.leaves(expected), actions, strict=True):
+                distance = _distance(actual[name["name"]], x)
+                largest = np.maximum(largest, distance)  # NaN, if one is
+            given = seen.send(expected)
             decisions += batch_size
+    where = (
+        f"{decisions} actions on {'played' if environment else 'drawn'} observations"
+    )
     if not largest <= TOLERANCE:
         raise UserError(
-            f"the program's actions differ from podracer.load's by {largest:g}: it is not "
-            "written; please report this"
+            f"the program differs from podracer.load by {largest:g} in {where}, and is not "
+            "written: please report this with the run's config.json"
         )
-    difference = f"at most {largest:.1e} apart" if largest else "bit for bit"
-    return f"{decisions} actions as podracer.load's, {difference}"
+    difference = f"{largest:.1e} apart at most" if largest else "equal bit for bit"
+    return f"{where}: {difference}, to podracer.load's"
 
 
-def drawn(random: np.random.Generator, spec: Any, batch_size: int) -> Any:
-    """Observations [B, ...] of a spec, in the environment's own numbers.
+def _distance(x: np.ndarray, y: np.ndarray) -> float:
+    """The largest of two policies' actions; infinity where choices differ, or shapes."""
+    if x.shape != y.shape or y.dtype.kind != "f":
+        return 0.0 if np.array_equal(x, y) else np.inf
+    distance = np.abs(x - y) / np.maximum(1.0, np.abs(y))
+    return float(np.max(distance, initial=0.0))
 
-    Numbers are drawn within their bounds, or from N(0, 1) where there are none.
-    """
 
-    def leaf(spec: Any) -> np.ndarray:
-        shape = (batch_size, *spec.shape)
-        low = np.broadcast_to(getattr(spec, "minimum", -np.inf), shape).astype(float)
-        high = np.broadcast_to(getattr(spec, "maximum", np.inf), shape).astype(float)
-        if np.issubdtype(spec.dtype, np.floating):
-            normal = np.clip(random.normal(size=shape), low, high)
-            bounded = (high - low) < 1e6  # others are as good as without bounds
-            low, high = np.where(bounded, low, 0.0), np.where(bounded, high, 0.0)
-            return np.where(bounded, random.uniform(low, high), normal).astype(
-                spec.dtype
-            )
-        most = 1 if spec.dtype == bool else np.iinfo(spec.dtype).max
-        low, high = (
-            np.maximum(low, -100 * (spec.dtype.kind == "i")),
-            np.minimum(high, most),
+def _played(
+    trained: Trained, batch_size: int, environment: Any
+) -> Generator[Seen, Any, None]:
+    """What the environment shows; is sent the actions. Episodes follow one another."""
+    initial_state = jax.jit(jax.vmap(environment.initial_state))
+    step = jax.jit(jax.vmap(environment.step))
+    key = jax.random.key(0)
+    state, timestep = initial_state(jax.random.split(key, batch_size))
+    while True:
+        spec = trained.observation_spec
+        observation = spec_json.in_types_of(spec, jax.device_get(timestep.observation))
+        first, reward = (np.asarray(x) for x in (timestep.first(), timestep.reward))
+        observation = jax.tree.map(starts.own, spec, observation)
+        action = yield Seen(observation, first, reward)
+        action = jax.tree.map(starts.from_own, trained.action_spec, action)
+        key, *keys = jax.random.split(key, 3)
+        keys = [jax.random.split(x, batch_size) for x in keys]
+        ended, begun = timestep.last(), initial_state(keys[0])
+        after = step(keys[1], state, action)
+
+        def chosen(x: jax.Array, y: jax.Array, ended: jax.Array = ended) -> jax.Array:
+            return jnp.where(ended.reshape(-1, *[1] * (x.ndim - 1)), x, y)
+
+        state, timestep = jax.tree.map(chosen, begun, after)
+
+
+def _drawn(trained: Trained, batch_size: int, _: Any) -> Generator[Seen, Any, None]:
+    """Observations drawn from their spec; is sent the actions, which change nothing."""
+    random = np.random.default_rng(0)
+    share = 1.0  # of environments where an episode begins
+    while True:
+        yield Seen(
+            jax.tree.map(
+                lambda spec: _draw(random, spec, batch_size), trained.observation_spec
+            ),
+            random.random(batch_size) < share,
+            np.float32(random.normal(size=batch_size)),
         )
-        numbers = np.floor(random.uniform(low, np.minimum(high, low + 1000) + 1))
-        return starts.own(spec, numbers.astype(spec.dtype))
+        share = 0.2
 
-    return jax.tree.map(leaf, spec)
+
+def _draw(random: np.random.Generator, spec: Any, batch_size: int) -> np.ndarray:
+    """[B, ...] in the environment's own numbers: within the bounds, and near 0."""
+    shape = (batch_size, *spec.shape)
+    low = np.maximum(getattr(spec, "minimum", -np.inf), -NEAR)
+    high = np.minimum(getattr(spec, "maximum", np.inf), NEAR)
+    if spec.dtype.kind == "f":
+        return np.asarray(random.uniform(low, high, shape), spec.dtype)
+    low, high = (0, 1) if spec.dtype == bool else (low, high)
+    if spec.dtype.kind == "u":
+        low = np.maximum(low, 0)
+    return starts.own(
+        spec, np.floor(random.uniform(low, high + 1, shape)).astype(spec.dtype)
+    )
 
 
 class Program(NamedTuple):

@@ -22,7 +22,7 @@ from podracer import metrics
 from podracer.agents import ppo
 from podracer.errors import UserError
 from podracer.runs import evaluation, spec_json
-from podracer.trained import filming, loading, policy, video
+from podracer.trained import exporting, filming, loading, policy, video
 from sebulba import host_environments
 from tests.agents import reinforce
 from tests.environments import Counter, HostCounter
@@ -124,18 +124,18 @@ def test_what_cannot_be_loaded_is_one_line(catch, tmp_path):
 def test_an_export_replaces_no_file_of_the_run(catch):
     file = catch[0] / "config.json"
     before = file.read_bytes()
-    with pytest.raises(UserError, match=r"json; it must end in \.safetensors$"):
-        loading.export(catch[0], file)
+    with pytest.raises(UserError, match=r"json; it must end in \.safetensors, "):
+        exporting.export(catch[0], file)
     assert file.read_bytes() == before
 
 
 def test_an_export_replaces_no_rule_of_a_run(catch, tmp_path):
     file = tmp_path / "rule.safetensors"
-    assert loading.export(catch[0], file)  # there is no run beside it
+    assert exporting.export(catch[0], file)  # there is no run beside it
     (tmp_path / "config.json").write_text("{}")
     before = file.read_bytes()
     with pytest.raises(UserError, match=r"it is the rule of a run: choose another"):
-        loading.export(catch[1], file, updates=20)
+        exporting.export(catch[1], file, updates=20)
     assert file.read_bytes() == before
 
 
@@ -143,7 +143,7 @@ def test_exported_parameters_are_those_that_act(catch, tmp_path):
     from safetensors import safe_open
 
     file = tmp_path / "policy.safetensors"
-    numbers = loading.export(catch[0], file)
+    numbers = exporting.write_parameters(loading.restore(catch[0]), file)
     leaves = map(np.asarray, jax.tree.leaves(loading.restore(catch[0]).params))
     leaves = [*leaves]
     with safe_open(file, "numpy") as tensors:

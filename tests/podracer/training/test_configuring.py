@@ -279,7 +279,7 @@ def test_a_run_of_meta_train_has_no_agent():
     for attempt in (
         lambda: anakin_command.evaluate([folder]),
         lambda: anakin_command.render([folder]),
-        lambda: loading.export(folder, "x.safetensors"),
+        lambda: exporting.export(folder, "x.safetensors"),
         lambda: podracer.load(folder),
     ):
         with pytest.raises(UserError, match=line):
