@@ -159,16 +159,14 @@ def compare(
                 largest = np.maximum(largest, distance)  # NaN, if one is
             given = seen.send(expected)
             decisions += batch_size
-    where = (
-        f"{decisions} actions on {'played' if environment else 'drawn'} observations"
-    )
+    where = f"{decisions} actions on {'played' if environment else 'drawn'} observations"
     if not largest <= TOLERANCE:
         raise UserError(
-            f"the program differs from podracer.load by {largest:g} in {where}, and is not "
+            f"the program acts {largest:g} apart from podracer.load ({where}), and is not "
             "written: please report this with the run's config.json"
         )
-    difference = f"{largest:.1e} apart at most" if largest else "equal bit for bit"
-    return f"{where}: {difference}, to podracer.load's"
+    difference = f"within {largest:.1e}" if largest else "bit for bit"
+    return f"acts as podracer.load, {difference} ({where})"
 
 
 def _distance(x: np.ndarray, y: np.ndarray) -> float:
@@ -428,7 +426,10 @@ def stablehlo(program: Program) -> bytes:
     arguments = ([of(x) for x in program.header[y]] for y in ("weights", "inputs"))
     whole = jax.export.export(jax.jit(program.act), platforms=PLATFORMS)(*arguments)
     exported.check_calls("the policy", whole)
-    serialized = bytes(whole.serialize())
+    try:
+        serialized = bytes(whole.serialize())
+    except ImportError as error:
+        raise UserError("writing a program takes: pip install flatbuffers") from error
     header = json.dumps(program.header | {"bytes": len(serialized)}).encode()
     weights = [x.tobytes() for x in program.weights]
     data = b"".join([struct.pack("<Q", len(header)), header, serialized, *weights])
