@@ -7,6 +7,7 @@ docs/export.md describes the header.
 
 import hashlib
 import json
+import math
 import re
 import struct
 from collections.abc import Callable
@@ -18,7 +19,7 @@ import numpy as np
 from jax import export
 
 from podracer import files
-from podracer.errors import UserError
+from podracer.errors import UserError, check_at_least_one, check_seed
 
 MAGIC = b"podracer program 1\n"
 START = len(MAGIC) + 32 + 8  # bytes in front of the header
@@ -46,6 +47,8 @@ def load(file: str | Path, *, batch_size: int | None = None, seed: int = 0) -> "
       UserError: it cannot be read, is no such file or is damaged, or this version of JAX
         cannot run it.
     """
+    check_at_least_one(batch_size=batch_size)
+    check_seed(seed)
     header, program, weights = read(file)
     try:
         exported = export.deserialize(bytearray(program))
@@ -73,16 +76,25 @@ def read(file: str | Path) -> tuple[dict[str, Any], bytes, list[np.ndarray]]:
             f"{file}: not a program that podracer export has written as .stablehlo"
         )
     digest, rest = data[len(MAGIC) : START - 8], data[START - 8 :]
-    if len(data) < START or hashlib.sha256(rest).digest() != digest:
+    if hashlib.sha256(rest).digest() != digest:
         raise UserError(f"{file}: damaged; export the run again")
-    end = START + struct.unpack("<Q", rest[:8])[0]
+    try:
+        return parsed(data)
+    except (KeyError, RecursionError, TypeError, ValueError, struct.error) as error:
+        raise UserError(f"{file}: forged, its header is of no program") from error
+
+
+def parsed(data: bytes) -> tuple[dict[str, Any], bytes, list[np.ndarray]]:
+    """The parts of a file of this format; some exception where it is none."""
+    end = START + struct.unpack("<Q", data[START - 8 : START])[0]
     header = json.loads(data[START:end])
     program, end = data[end : end + header["bytes"]], end + header["bytes"]
     weights = []
     for weight in header["weights"]:
-        dtype, shape = jax.numpy.dtype(weight["dtype"]), weight["shape"]
-        weights.append(np.frombuffer(data, dtype, int(np.prod(shape)), end))
-        weights[-1], end = weights[-1].reshape(shape), end + weights[-1].nbytes
+        shape = weight["shape"]
+        flat = np.frombuffer(data, weight["dtype"], math.prod(shape), end)
+        weights.append(flat.reshape(shape))
+        end += flat.nbytes
     return header, program, weights
 
 
@@ -139,7 +151,7 @@ class Policy:
             reward = 0.0
         key = np.array([self._seed, self._steps + 1], np.uint32)
         given = {"key": key, "first": first, "reward": reward}
-        given |= named("observation", observation)
+        given |= {"observation": observation} | named("observation", observation)
         inputs = [
             self._state[x["name"]] if "initial" in x else self._array(x, given)
             for x in self.header["inputs"]

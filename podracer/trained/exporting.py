@@ -159,7 +159,9 @@ def compare(
                 largest = np.maximum(largest, distance)  # NaN, if one is
             given = seen.send(expected)
             decisions += batch_size
-    where = f"{decisions} actions on {'played' if environment else 'drawn'} observations"
+    where = (
+        f"{decisions} actions on {'played' if environment else 'drawn'} observations"
+    )
     if not largest <= TOLERANCE:
         raise UserError(
             f"the program acts {largest:g} apart from podracer.load ({where}), and is not "
@@ -424,12 +426,16 @@ def stablehlo(program: Program) -> bytes:
         return jax.ShapeDtypeStruct(shape, array["dtype"])
 
     arguments = ([of(x) for x in program.header[y]] for y in ("weights", "inputs"))
-    whole = jax.export.export(jax.jit(program.act), platforms=PLATFORMS)(*arguments)
-    exported.check_calls("the policy", whole)
     try:
+        whole = jax.export.export(jax.jit(program.act), platforms=PLATFORMS)(*arguments)
         serialized = bytes(whole.serialize())
     except ImportError as error:
         raise UserError("writing a program takes: pip install flatbuffers") from error
+    except (NotImplementedError, ValueError) as error:  # it calls Python, for one
+        raise UserError(
+            f"this policy cannot be a program: {_first_line(error)}"
+        ) from error
+    exported.check_calls("this policy", whole)
     header = json.dumps(program.header | {"bytes": len(serialized)}).encode()
     weights = [x.tobytes() for x in program.weights]
     data = b"".join([struct.pack("<Q", len(header)), header, serialized, *weights])

@@ -1,17 +1,29 @@
 """Exported programs: the same actions as the agent's, for all kinds of policies."""
 
 import dataclasses
+import hashlib
 import importlib.util
+import io
+import json
+import pickle
+import re
+import struct
+import subprocess
+import sys
+import zipfile
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
+import jax.export
 import numpy as np
 import pytest
 from dm_env import specs
+from PIL import Image
 
-from podracer import starts
+from podracer import exported, starts
 from podracer.agents import from_flags
 from podracer.errors import UserError
 from podracer.trained import exporting, loading
@@ -166,3 +178,188 @@ def test_what_is_no_onnx_is_one_line(name, tmp_path):
     ):
         exporting.write(trained(CASES[name]), True, tmp_path / "x.onnx")
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    """A program with a state."""
+    path = tmp_path_factory.mktemp("exported") / "policy.stablehlo"
+    exporting.write(trained(CASES["lstm"]), True, path)
+    return path
+
+
+def test_only_what_actions_depend_on_goes_in_and_out():
+    def names(name, greedy=True):
+        header = exporting.make_program(trained(CASES[name]), greedy).header
+        return [[x["name"] for x in header[y]] for y in ("inputs", "outputs")]
+
+    assert names("numbers") == [["observation"], ["action"]]
+    assert names("numbers", False) == [["key", "observation"], ["action"]]
+    assert names("sees")[0] == ["observation.choice", "observation.image"]
+    state = ["state.0", "state.1"]
+    after = [f"next_{x}" for x in state]
+    # Neither the memory of the value, nor its weights.
+    assert names("separate") == [[*state, "first", "observation"], ["action", *after]]
+    assert names("composite")[1] == ["action.push", "action.turn"]
+    assert names("last")[0] == ["state.0", "first", "reward", "observation"]
+    weights = exporting.make_program(trained(CASES["dqn"]), True).header["weights"]
+    assert not any("target" in x["name"] for x in weights)
+
+
+@pytest.mark.parametrize("name", ["numbers", "composite", "sac", "dqn", "muzero"])
+def test_a_sampled_program_draws_as_the_agent(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(exporting, "BATCH_SIZES", (3,))
+    line = exporting.write(trained(CASES[name]), False, tmp_path / "x.stablehlo")
+    assert "sampled; acts as podracer.load, bit for bit" in line
+
+
+def test_another_policy_is_not_written(tmp_path, monkeypatch):
+    make_program = exporting.make_program
+
+    def other(*arguments):
+        program = make_program(*arguments)
+        return program._replace(weights=[-x for x in program.weights])
+
+    monkeypatch.setattr(exporting, "make_program", other)
+    with pytest.raises(
+        UserError, match=r"acts .* apart from podracer.load .* not writt"
+    ):
+        exporting.write(trained(CASES["sac"]), True, tmp_path / "x.stablehlo")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_what_jax_cannot_export_is_one_line(tmp_path):
+    agent = trained(CASES["numbers"])
+
+    def step(keys, params, state, timestep):
+        shape = jax.ShapeDtypeStruct(timestep.reward.shape, np.int32)
+        action = jax.pure_callback(lambda x: np.int32(x), shape, timestep.reward)
+        return state, agent.agent.greedy_actor_step(keys, params, state, timestep)[
+            1
+        ]._replace(action=action)
+
+    agent = agent._replace(agent=agent.agent._replace(greedy_actor_step=step))
+    with pytest.raises(UserError, match="this policy cannot be a program"):
+        exporting.write(agent, True, tmp_path / "x.stablehlo")
+
+
+def test_a_reader_takes_one_environment_or_many(file):
+    one, many = exported.load(file), exported.load(file, batch_size=3)
+    observations = np.random.default_rng(0).normal(size=(4, 3, 3))
+    for number, x in enumerate(observations):
+        actions = many(x, first=None if number else True)
+        assert one([*x[0]]) == actions[0] and actions.shape == (3,)
+    one.reset()
+    assert one(observations[0, 1]) == exported.load(file)(observations[0, 1])
+
+
+def test_a_reader_names_what_does_not_fit(file, tmp_path):
+    act = exported.load(file)
+    for arguments, line in (
+        ([{"image": 1}], r"observation is \(1,\); it must be float32 \(1, 3\)"),
+        ([np.zeros(4)], r"observation is \(1, 4\); it must be float32 \(1, 3\)"),
+        ([np.zeros(3), [True, False]], r"first is \(2,\); it must be bool \(1,\)"),
+        ([np.zeros(3), 2], r"first has 2; it must be bool"),
+    ):
+        with pytest.raises(UserError, match=line):
+            act(*arguments)
+    exporting.write(trained(CASES["last"]), True, tmp_path / "x.stablehlo")
+    act = exported.load(tmp_path / "x.stablehlo")
+    act(np.zeros(3))
+    with pytest.raises(UserError, match="reward is missing"):
+        act(np.zeros(3))
+    act(np.zeros(3), reward=1.0)
+    for options in ({"batch_size": 0}, {"seed": -1}):
+        with pytest.raises(UserError, match="it must be"):
+            exported.load(file, **options)
+
+
+def forged(data, program=None, **changes):
+    """A file with another header or program, and the checksum of it."""
+    start = exported.START
+    size = struct.unpack("<Q", data[start - 8 : start])[0]
+    header, rest = json.loads(data[start : start + size]), data[start + size :]
+    if program is not None:
+        rest = program + rest[header["bytes"] :]
+        header["bytes"] = len(program)
+    text = json.dumps(header | changes).encode()
+    rest = struct.pack("<Q", len(text)) + text + rest
+    return exported.MAGIC + hashlib.sha256(rest).digest() + rest
+
+
+def test_a_damaged_or_foreign_file_is_one_line(file, tmp_path):
+    data = file.read_bytes()
+    places = np.linspace(0, len(data) - 1, 12).astype(int)
+    flipped = [data[:i] + bytes([data[i] ^ 255]) + data[i + 1 :] for i in places]
+    cut = [data[:i] for i in (0, 10, 30, 55, 300, len(data) - 1)]
+    archive, picture = io.BytesIO(), io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as other:
+        other.writestr("program", data)
+    Image.new("RGB", (3, 3)).save(picture, "png")
+    foreign = [archive.getvalue(), picture.getvalue(), pickle.dumps({"a": data})]
+    large = [{"name": "w", "dtype": "float32", "shape": [2**40]}]
+    others = [
+        forged(data, bytes=10),
+        forged(data, bytes="x"),
+        forged(data, weights=large),
+        forged(data, weights=[{}]),
+        forged(data, weights=None),
+    ]
+    path = tmp_path / "x.stablehlo"
+    for content in [*flipped, *cut, *foreign, *others, data + b"x"]:
+        path.write_bytes(content)
+        with pytest.raises(UserError) as error:
+            exported.load(path)
+        assert str(error.value).startswith(f"{path}: ") and "\n" not in str(error.value)
+    with pytest.raises(UserError, match="cannot read: No such file"):
+        exported.load(tmp_path / "none")
+
+
+def test_a_program_that_calls_other_code_is_refused(file, tmp_path):
+    whole = jax.export.export(jax.jit(jax.numpy.linalg.qr))(np.eye(2, dtype="f4"))
+    path = tmp_path / "x.stablehlo"
+    path.write_bytes(forged(file.read_bytes(), bytes(whole.serialize())))
+    with pytest.raises(UserError, match=r"calls lapack_\w+, .* no part of a policy"):
+        exported.load(path)
+
+
+OURS = "chex dm_env flax matplotlib mctx optax orbax rich rlax safetensors tyro yaml"
+ALONE = f"""
+import sys
+import numpy as np
+
+class None_:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] in {OURS.split()}:
+            raise ImportError(name)
+
+sys.meta_path.insert(0, None_())
+from podracer import exported
+print(exported.load(sys.argv[1])(np.zeros(3)))
+"""
+
+
+def test_a_reader_needs_jax_alone(file):
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, str(file)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.stdout.strip() == str(exported.load(file)(np.zeros(3))), done.stderr
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "export.md"
+BLOCK = re.compile(r"<!-- runs: (\w+) -->\n```python\n(.*?)```", re.DOTALL)
+
+
+@pytest.mark.parametrize("ending, code", BLOCK.findall(PAGE.read_text()))
+def test_an_example_of_the_page_runs(ending, code, tmp_path, monkeypatch, capsys):
+    if ending == "onnx" and not HAS_ONNX:
+        pytest.skip("needs the extra onnx")
+    monkeypatch.chdir(tmp_path)
+    catch = CASES["lstm"]._replace(observation=specs.Array((10, 5), np.float32))
+    exporting.write(trained(catch), True, Path(f"policy.{ending}"))
+    exec(compile(code, str(PAGE), "exec"), {})
+    assert len(capsys.readouterr().out.splitlines()) == 3

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import json
+import re
 import shutil
 
 import jax
@@ -16,9 +17,10 @@ import anakin
 import anakin.__main__ as anakin_command
 import envs_jax
 import podracer
+import podracer.__main__ as podracer_command
 import sebulba
 import sebulba.__main__ as sebulba_command
-from podracer import metrics
+from podracer import exported, metrics
 from podracer.agents import ppo
 from podracer.errors import UserError
 from podracer.runs import evaluation, spec_json
@@ -152,6 +154,26 @@ def test_exported_parameters_are_those_that_act(catch, tmp_path):
     assert sum(x.size for x in kept.values()) == numbers == sum(x.size for x in leaves)
     assert any(name.endswith("kernel") for name in kept)
     assert sorted(map(np.sum, kept.values())) == sorted(np.sum(x) for x in leaves)
+
+
+def test_the_command_compares_a_program_in_the_environment_of_its_run(
+    catch, tmp_path, capsys
+):
+    file = tmp_path / "policy.stablehlo"
+    podracer_command.export([str(catch[0]), str(file), "--checkpoint", "20"])
+    assert re.fullmatch(
+        r".*policy\.stablehlo: 0\.\d\d MB, greedy; acts as podracer\.load, bit for bit "
+        r"\(\d+ actions on played observations\)\n",
+        capsys.readouterr().out,
+    )
+    assert exported.load(file).header["updates"] == 20
+
+
+def test_a_program_of_a_host_environment_sees_drawn_observations(
+    pong, tmp_path, capsys
+):
+    podracer_command.export([str(pong), str(tmp_path / "policy.stablehlo")])
+    assert "actions on drawn observations" in capsys.readouterr().out
 
 
 def test_evaluation_leaves_the_bits_of_training_alone(catch):

@@ -16,7 +16,7 @@ from podracer import command
 from podracer.agents import impala, ppo
 from podracer.errors import UserError
 from podracer.runs import run_folder, spec_json
-from podracer.trained import exporting
+from podracer.trained import exporting, loading
 from podracer.training import configuring
 from podracer.transformations.replay import Config as Replay
 
