@@ -159,8 +159,12 @@ def test_exported_parameters_are_those_that_act(catch, tmp_path):
 def test_the_command_compares_a_program_in_the_environment_of_its_run(
     catch, tmp_path, capsys
 ):
-    file = tmp_path / "policy.stablehlo"
-    podracer_command.export([str(catch[0]), str(file), "--checkpoint", "20"])
+    folder, file = tmp_path / "run", tmp_path / "policy.stablehlo"
+    shutil.copytree(catch[0], folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["command"] = "anakin train"  # not pytest
+    (folder / "config.json").write_text(json.dumps(config))
+    podracer_command.export([str(folder), str(file), "--checkpoint", "20"])
     assert re.fullmatch(
         r".*policy\.stablehlo: 0\.\d\d MB, greedy; acts as podracer\.load, bit for bit "
         r"\(\d+ actions on played observations\)\n",
