@@ -10,7 +10,7 @@ import hashlib
 import json
 import logging
 import struct
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -471,9 +471,29 @@ def onnx(program: Program) -> bytes:
             ".stablehlo"
         ) from error
     _pool_images(model.graph)
+    _drop_unused(model.graph)
     about = model.metadata_props.add()
     about.key, about.value = "podracer", json.dumps(header)
     return model.SerializeToString()
+
+
+def _drop_unused(graph: Any) -> None:
+    """Removes constants of a graph and its loops that nothing reads: onnxruntime warns of them."""
+
+    def within(graph: Any) -> Iterator[Any]:
+        yield graph
+        for node in graph.node:
+            for attribute in node.attribute:
+                if attribute.HasField("g"):
+                    yield from within(attribute.g)
+
+    graphs = [*within(graph)]
+    used = {name for x in graphs for node in x.node for name in node.input}
+    used |= {output.name for x in graphs for output in x.output}
+    for x in graphs:
+        kept = [constant for constant in x.initializer if constant.name in used]
+        x.ClearField("initializer")
+        x.initializer.extend(kept)
 
 
 def _pool_images(graph: Any) -> None:
