@@ -37,7 +37,6 @@ ENDINGS = ".safetensors", ".stablehlo", ".onnx"
 PLATFORMS = "cpu", "cuda", "tpu"
 TOLERANCE = 1e-5  # of an action, relative to it where it is above 1
 BATCH_SIZES, STEPS = (1, 16), 12  # of the comparison with `podracer.load`
-NEAR = 256.0  # no observation is drawn beyond it
 BATCH = "batch"  # in a shape: any number of environments
 FIRST, MID, _ = dm_env.StepType
 
@@ -222,17 +221,19 @@ def _drawn(trained: Trained, batch_size: int, _: Any) -> Generator[Seen, Any, No
 
 def _draw(random: np.random.Generator, spec: Any, batch_size: int) -> np.ndarray:
     """[B, ...] in the environment's own numbers: within the bounds, and near 0."""
-    shape = (batch_size, *spec.shape)
-    low = np.maximum(getattr(spec, "minimum", -np.inf), -NEAR)
-    high = np.minimum(getattr(spec, "maximum", np.inf), NEAR)
-    if spec.dtype.kind == "f":
-        return np.asarray(random.uniform(low, high, shape), spec.dtype)
-    low, high = (0, 1) if spec.dtype == bool else (low, high)
-    if spec.dtype.kind == "u":
-        low = np.maximum(low, 0)
-    return starts.own(
-        spec, np.floor(random.uniform(low, high + 1, shape)).astype(spec.dtype)
-    )
+    shape, dtype = (batch_size, *spec.shape), spec.dtype
+    if dtype.kind == "f":
+        low, high, near = -np.inf, np.inf, 10.0
+    elif dtype == bool:
+        low, high, near = 0, 1, 1.0
+    else:
+        low, high, near = np.iinfo(dtype).min, np.iinfo(dtype).max, 255.0
+    low = np.maximum(getattr(spec, "minimum", low), -near)
+    high = np.maximum(low, np.minimum(getattr(spec, "maximum", high), near))
+    if dtype.kind == "f":
+        return np.asarray(random.uniform(low, high, shape), dtype)
+    numbers = np.floor(random.uniform(low, high + 1, shape))
+    return starts.own(spec, numbers.astype(dtype))
 
 
 class Program(NamedTuple):

@@ -38,6 +38,7 @@ LARGE = specs.BoundedArray((36, 36, 1), np.uint8, 0, 255)
 CHOICE = starts.Choice(3, np.int32)
 SEVERAL = starts.Choices((2,), np.int32, 0, [2, 3], start=[5, -1])
 FORCES = specs.BoundedArray((2,), np.float32, [-2, 0], [2, 1])
+WIDE = specs.BoundedArray((2,), np.float32, -1e9, 1e9)  # no action is at a bound
 MASK = specs.BoundedArray((3,), bool, False, True)
 SEPARATE = {"policy_sees": ("image", "choice"), "value_sees": ("numbers",)}
 
@@ -54,8 +55,12 @@ class Case(NamedTuple):
     frame_stack: int = 1
 
 
-def memory(kind: str, **others: Any) -> dict[str, Any]:
-    return {"memory": kind, "memory_size": 4, **others}
+def remembering(observation: Any, network: dict[str, Any], frame_stack=1) -> Case:
+    """Its actions tell apart what it remembers."""
+    small = {"memory_size": 4} if "memory" in network else {}
+    return Case(
+        "ppo", observation, WIDE, small | network, {"actions": "clip"}, {}, frame_stack
+    )
 
 
 TREE = {
@@ -76,18 +81,19 @@ CASES = {
     "resnet": Case("impala", IMAGE, CHOICE, {"torso": "resnet"}),
     "tree": Case("ppo", TREE, CHOICE),
     "sees": Case("ppo", TREE, CHOICE, SEPARATE),
-    "separate": Case("ppo", NUMBERS, FORCES, memory("lstm", separate_value=True)),
-    "lstm": Case("impala", NUMBERS, CHOICE, memory("lstm")),
-    "gru": Case("impala", NUMBERS, CHOICE, memory("gru", memory_layers=2)),
-    "lru": Case("ppo", NUMBERS, CHOICE, memory("lru")),
-    "mingru": Case("ppo", NUMBERS, CHOICE, memory("mingru")),
-    "gtrxl": Case(
-        "ppo", NUMBERS, CHOICE, memory("gtrxl", memory_window=3, memory_heads=2)
+    "separate": remembering(NUMBERS, {"memory": "lstm", "separate_value": True}),
+    "lstm": remembering(NUMBERS, {"memory": "lstm"}),
+    "gru": remembering(NUMBERS, {"memory": "gru", "memory_layers": 2}),
+    "lru": remembering(NUMBERS, {"memory": "lru"}),
+    "mingru": remembering(NUMBERS, {"memory": "mingru"}),
+    "gtrxl": remembering(
+        NUMBERS, {"memory": "gtrxl", "memory_window": 3, "memory_heads": 2}
     ),
-    "frames": Case("impala", IMAGE, CHOICE, frame_stack=3),
-    "last": Case("ppo", NUMBERS, CHOICE, {"last_action": True, "last_reward": True}),
+    "frames": remembering(IMAGE, {}, 3),
+    "last": remembering(NUMBERS, {"last_action": True, "last_reward": True}),
+    "last choice": Case("impala", NUMBERS, CHOICE, {"last_action": True}),
     "last force": Case(
-        "ppo", NUMBERS, FORCES, {"last_action": True} | memory("lstm"), frame_stack=2
+        "ppo", NUMBERS, FORCES, {"last_action": True, "memory": "lstm"}, frame_stack=2
     ),
     "normalized": Case(
         "ppo",
@@ -103,7 +109,7 @@ CASES = {
     "masked q": Case("dqn", MASKED, CHOICE),
     "bfloat16": Case("ppo", IMAGE, CHOICE, {"precision": "bfloat16"}),
     "batch_ppo": Case("batch_ppo", NUMBERS, FORCES),
-    "pqn": Case("pqn", NUMBERS, CHOICE, memory("lstm")),
+    "pqn": Case("pqn", NUMBERS, CHOICE, {"memory": "lstm", "memory_size": 4}),
     "dqn": Case("dqn", IMAGE, CHOICE, frame_stack=2),
     "sac": Case("sac", NUMBERS, FORCES),
     "td3": Case("td3", NUMBERS, FORCES),
@@ -139,7 +145,7 @@ def trained(case: Case) -> loading.Trained:
         """Of either sign where it is a matrix; variances and the like are positive."""
         if not np.issubdtype(x.dtype, np.floating):
             return np.ones(x.shape, x.dtype)
-        numbers = random.normal(size=x.shape)
+        numbers = random.normal(size=x.shape, scale=np.prod(x.shape[:-1]) ** -0.5)
         return np.float32(numbers if x.ndim > 1 else np.abs(numbers))
 
     def initial(key):
@@ -181,11 +187,14 @@ def test_what_is_no_onnx_is_one_line(name, tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
+RECURRENT = CASES["lstm"]._replace(action=CHOICE, interface={})
+
+
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
     """A program with a state."""
     path = tmp_path_factory.mktemp("exported") / "policy.stablehlo"
-    exporting.write(trained(CASES["lstm"]), True, path)
+    exporting.write(trained(RECURRENT), True, path)
     return path
 
 
@@ -207,7 +216,7 @@ def test_only_what_actions_depend_on_goes_in_and_out():
     assert not any("target" in x["name"] for x in weights)
 
 
-@pytest.mark.parametrize("name", ["numbers", "composite", "sac", "dqn", "muzero"])
+@pytest.mark.parametrize("name", ["numbers", "composite", "sac", "dqn"])
 def test_a_sampled_program_draws_as_the_agent(name, tmp_path, monkeypatch):
     monkeypatch.setattr(exporting, "BATCH_SIZES", (3,))
     line = exporting.write(trained(CASES[name]), False, tmp_path / "x.stablehlo")
@@ -359,7 +368,7 @@ def test_an_example_of_the_page_runs(ending, code, tmp_path, monkeypatch, capsys
     if ending == "onnx" and not HAS_ONNX:
         pytest.skip("needs the extra onnx")
     monkeypatch.chdir(tmp_path)
-    catch = CASES["lstm"]._replace(observation=specs.Array((10, 5), np.float32))
+    catch = RECURRENT._replace(observation=specs.Array((10, 5), np.float32))
     exporting.write(trained(catch), True, Path(f"policy.{ending}"))
     Path("example.py").write_text(code)
     runpy.run_path("example.py")
