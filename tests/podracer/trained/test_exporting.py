@@ -27,7 +27,7 @@ from PIL import Image
 from podracer import exported, starts
 from podracer.agents import from_flags
 from podracer.errors import UserError
-from podracer.trained import exporting, loading
+from podracer.trained import comparison, exporting, loading
 from podracer.transformations import Interface
 
 HAS_ONNX = all(map(importlib.util.find_spec, ("jax2onnx", "onnxruntime")))
@@ -160,7 +160,7 @@ def trained(case: Case) -> loading.Trained:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_program_acts_as_the_agent_bit_for_bit(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(exporting, "BATCH_SIZES", (3,))
+    monkeypatch.setattr(comparison, "BATCH_SIZES", (3,))
     line = exporting.write(trained(CASES[name]), True, tmp_path / "x.stablehlo")
     assert "bit for bit" in line
 
@@ -172,7 +172,7 @@ NOT_ONNX = "bfloat16", "muzero", "gumbel"
 @pytest.mark.skipif(not HAS_ONNX, reason="needs the extra onnx")
 @pytest.mark.parametrize("name", CASES.keys() - {*NOT_ONNX})
 def test_an_onnx_model_acts_as_the_agent(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(exporting, "BATCH_SIZES", (3,))
+    monkeypatch.setattr(comparison, "BATCH_SIZES", (3,))
     exporting.write(trained(CASES[name]), True, tmp_path / "x.onnx")
 
 
@@ -218,7 +218,7 @@ def test_only_what_actions_depend_on_goes_in_and_out():
 
 @pytest.mark.parametrize("name", ["numbers", "composite", "sac", "dqn"])
 def test_a_sampled_program_draws_as_the_agent(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(exporting, "BATCH_SIZES", (3,))
+    monkeypatch.setattr(comparison, "BATCH_SIZES", (3,))
     line = exporting.write(trained(CASES[name]), False, tmp_path / "x.stablehlo")
     assert "sampled; acts as podracer.load, bit for bit" in line
 
