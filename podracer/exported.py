@@ -58,7 +58,7 @@ def load(file: str | Path, *, batch_size: int | None = None, seed: int = 0) -> "
         reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise UserError(
             f"{file}: JAX {jax.__version__} cannot read this program, which JAX "
-            f"{header['jax']} wrote ({reason}): export it with this version"
+            f"{header.get('jax')} wrote ({reason}): export it with this version"
         ) from error
     check_calls(file, exported)
     run, placed = jax.jit(exported.call), jax.device_put(weights)
@@ -89,6 +89,12 @@ def parsed(data: bytes) -> tuple[dict[str, Any], bytes, list[np.ndarray]]:
     end = START + struct.unpack("<Q", data[START - 8 : START])[0]
     header = json.loads(data[START:end])
     program, end = data[end : end + header["bytes"]], end + header["bytes"]
+    for x in [*header["inputs"], *header["outputs"]]:
+        (
+            x["name"],
+            np.dtype(x["dtype"]),
+            math.prod(n for n in x["shape"] if n != "batch"),
+        )
     weights = []
     for weight in header["weights"]:
         shape = weight["shape"]

@@ -71,9 +71,8 @@ def make_program(trained: Trained, greedy: bool) -> Program:
     jaxpr = jax.make_jaxpr(whole)(*leaves).jaxpr
     needed = inputs.needed(jaxpr, key + 1, states - key - 1, actions)
     needed[key] &= not greedy  # a search that draws numbers draws the same at each step
-    needed[states] |= not any(
-        needed[key + 1 :]
-    )  # to say how many environments there are
+    if not any(needed[key + 1 :]):
+        needed[states] = True  # `first` says how many environments there are
     outputs = [*needed[key + 1 : states], *[True] * actions]
 
     def act(weights: Sequence[Any], inputs: Sequence[Any]) -> list[jax.Array]:
@@ -89,38 +88,29 @@ def make_program(trained: Trained, greedy: bool) -> Program:
         results = function(*(x for x, is_used in zip(filled, used) if is_used))
         return [*results[-actions:], *results[:-actions]]
 
-    kept = [i for i, is_needed in enumerate(needed) if is_needed]
-    of_weights = [i for i in kept if i < key]
-    return Program(
-        act,
-        [np.asarray(leaves[i]) for i in of_weights],
-        {
-            "agent": trained.run.agent,
-            "env": trained.run.env,
-            "updates": trained.updates,
-            "actions": "greedy" if greedy else "sampled",
-            "jax": jax.__version__,
-            "observation_spec": spec_json.encode(trained.observation_spec),
-            "action_spec": spec_json.encode(trained.action_spec),
-            "inputs": [_input(names[i], leaves[i]) for i in kept if i >= key],
-            "outputs": [
-                *(
-                    _array(name, _dtype(spec), BATCH, *spec.shape)
-                    for name, spec in exported.named(
-                        "action", trained.action_spec
-                    ).items()
-                ),
-                *(
-                    _array(f"next_{names[i]}", x.dtype, BATCH, *x.shape[1:])
-                    for i, x in enumerate(leaves)
-                    if needed[i] and key < i < states
-                ),
-            ],
-            "weights": [
-                _array(names[i], leaves[i].dtype, *leaves[i].shape) for i in of_weights
-            ],
-        },
-    )
+    kept = [(names[i], leaves[i], i) for i, is_needed in enumerate(needed) if is_needed]
+    weights = [(name, np.asarray(x)) for name, x, i in kept if i < key]
+    of_action = exported.named("action", trained.action_spec).items()
+    header = {
+        "agent": trained.run.agent,
+        "env": trained.run.env,
+        "updates": trained.updates,
+        "actions": "greedy" if greedy else "sampled",
+        "jax": jax.__version__,
+        "observation_spec": spec_json.encode(trained.observation_spec),
+        "action_spec": spec_json.encode(trained.action_spec),
+        "inputs": [_input(name, x) for name, x, i in kept if i >= key],
+        "outputs": [
+            *(_array(name, _dtype(x), BATCH, *x.shape) for name, x in of_action),
+            *(
+                _array(f"next_{name}", x.dtype, BATCH, *x.shape[1:])
+                for name, x, i in kept
+                if key < i < states
+            ),
+        ],
+        "weights": [_array(name, x.dtype, *x.shape) for name, x in weights],
+    }
+    return Program(act, [x for _, x in weights], header)
 
 
 def _example(trained: Trained) -> Arguments:
@@ -179,8 +169,8 @@ def _start(spec: Any, shape: Any) -> jax.Array:
     start, most = starts.of(spec), np.iinfo(_dtype(spec))
     if (start < most.min).any() or (start + spec.maximum > most.max).any():
         raise UserError(
-            f"choices begin with {start.min()}, beyond {most.dtype}, the program's "
-            "integers: count them from a smaller number in the environment"
+            f"choices begin with {start.min()}, beyond a program's {most.dtype}: count them "
+            "from another number in the environment"
         )
     return jnp.broadcast_to(start.astype(_dtype(spec)), shape)
 

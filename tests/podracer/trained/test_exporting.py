@@ -29,6 +29,7 @@ from podracer.agents import from_flags
 from podracer.errors import UserError
 from podracer.trained import comparison, exporting, loading
 from podracer.transformations import Interface
+from tests.drawn_environment import spec_of
 
 HAS_ONNX = all(map(importlib.util.find_spec, ("jax2onnx", "onnxruntime")))
 NUMBERS = specs.BoundedArray((3,), np.float32, [-1, -2, -3], [1, 2, 3])
@@ -252,6 +253,21 @@ def test_what_jax_cannot_export_is_one_line(tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
+def test_numbers_beyond_a_programs_integers_are_one_line():
+    far = starts.Choice(3, np.int64, start=2**31 - 2)
+    with pytest.raises(
+        UserError, match="begin with 2147483646, beyond a program's int32"
+    ):
+        exporting.make_program(trained(CASES["numbers"]._replace(action=far)), True)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_program_takes_observations_of_any_structure(seed, tmp_path, monkeypatch):
+    monkeypatch.setattr(comparison, "BATCH_SIZES", (3,))
+    case = CASES["numbers"]._replace(observation=spec_of(seed))
+    exporting.write(trained(case), True, tmp_path / "x.stablehlo")
+
+
 def test_a_reader_takes_one_environment_or_many(file):
     one, many = exported.load(file), exported.load(file, batch_size=3)
     observations = np.random.default_rng(0).normal(size=(4, 3, 3))
@@ -313,6 +329,9 @@ def test_a_damaged_or_foreign_file_is_one_line(file, tmp_path):
         forged(data, weights=large),
         forged(data, weights=[{}]),
         forged(data, weights=None),
+        forged(data, inputs=[{"name": "first", "dtype": "what", "shape": []}]),
+        forged(data, outputs=1),
+        forged(data, b"", jax=None),
     ]
     path = tmp_path / "x.stablehlo"
     for content in [*flipped, *cut, *foreign, *others, data + b"x"]:
