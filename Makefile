@@ -70,11 +70,13 @@ test-oldest: .venv-oldest/ready  ## the core tests on the oldest jax that we sup
 test-newest: .venv-newest/ready  ## the same on the newest releases for this Python, before a release
 	@.venv-newest/bin/pytest -q $(TOGETHER) -m "core and not slow"
 
-test-libraries: .venv/ready  ## whether agents train in each library's environments, in its newest release
+test-libraries: .venv/ready  ## whether agents train in each library's environments, and policies become ONNX, in newest releases
 	@for x in $(LIBRARIES); do \
 	  $(MAKE) --no-print-directory .venv-library PACKAGES="--upgrade --editable .[$$x] --group dev" && \
 	  .venv-library/bin/pytest -q tests/envs_jax/adapters -k "real and $$x" || failed="$$failed $$x"; \
 	done; \
+	$(MAKE) --no-print-directory .venv-library PACKAGES="--upgrade --editable .[onnx] --group dev" && \
+	.venv-library/bin/pytest -q tests/podracer/trained/test_exporting.py || failed="$$failed onnx"; \
 	test -z "$$failed" || { echo "with their newest releases these fail:$$failed"; exit 1; }
 
 .PHONY: .venv-library

@@ -1,6 +1,8 @@
 """The command for runs that exist: `podracer runs`, `podracer plot runs/*`."""
 
+import contextlib
 import dataclasses
+import importlib
 import os
 import sys
 from collections.abc import Sequence
@@ -11,7 +13,7 @@ import tyro
 
 from podracer import command, launch
 from podracer.errors import UserError, nearest
-from podracer.metrics import VOCABULARY, human
+from podracer.metrics import VOCABULARY
 from podracer.runs import lineage, listing, run_folder
 
 FORMATS = (".png", ".svg")
@@ -61,12 +63,15 @@ class Runs:
 
 @dataclasses.dataclass(frozen=True)
 class Export:
-    """Writes the parameters with which a run's agent acts, as safetensors."""
+    """Writes the policy of a run: its parameters, or all that acting computes as a program
+    for JAX alone (.stablehlo) or for any language (.onnx)."""
 
     run: tyro.conf.Positional[Path | None] = None
     """folder of the run"""
     out: tyro.conf.Positional[Path] = Path("policy.safetensors")
-    """the file; an existing one is replaced"""
+    """the file, .safetensors, .stablehlo or .onnx; an existing one is replaced"""
+    sampled: bool = False
+    """the program draws its actions, from a key that it takes; default: without exploration"""
     checkpoint: int | None = None
     """number of updates of the checkpoint; default: the newest"""
     trust: bool = False
@@ -74,14 +79,28 @@ class Export:
 
 
 def export(argv: Sequence[str]) -> None:
-    """Write the parameters of a run's agent as safetensors."""
-    from podracer.trained import loading  # imports JAX
+    """Write the policy of a run as a file for other programs."""
+    from podracer.trained import exporting  # imports JAX
 
     config = command.parse(Export(), argv, "podracer export")
     if config.run is None:
-        raise UserError("which run? podracer export RUN FILE.safetensors")
-    count = loading.export(config.run, config.out, config.checkpoint, config.trust)
-    print(f"{config.out}: {human(count)} parameters")
+        raise UserError(
+            f"which run? podracer export RUN FILE, which ends in "
+            f"{', '.join(exporting.ENDINGS)}"
+        )
+    options = config.checkpoint, config.trust, config.sampled
+
+    def make_environment(run: Any) -> Any | None:
+        """That of anakin's runs, which is above this package; None: it cannot be made."""
+        if run.program != "anakin":
+            return None
+        environments = importlib.import_module("anakin.command.environments")
+        if environments.brings_code(run.env) and not config.trust:
+            return None
+        with contextlib.suppress(UserError):  # its library is not installed
+            return environments.of_run(run)
+
+    print(exporting.export(config.run, config.out, *options, make_environment))
 
 
 def plot(argv: Sequence[str]) -> None:

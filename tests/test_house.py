@@ -32,7 +32,7 @@ FLOORS = [
     {"agent", "errors", "interrupts"},
     {"kernels"},
     {"parallel", "files", "imports", "observations", "starts", "sums"},
-    {"networks", "transformations", "metrics", "command", "checkpoints"},
+    {"networks", "transformations", "metrics", "command", "checkpoints", "exported"},
     {"learning", "runs", "plan"},
     {"rules"},
     {"agents", "launch", "tune"},

@@ -6,6 +6,7 @@ from typing import Any
 import dm_env
 import jax
 import numpy as np
+from jax.extend import core
 from jax.interpreters import partial_eval
 
 from podracer import starts
@@ -23,19 +24,30 @@ def used(
     jaxpr, (state, output) = jax.make_jaxpr(actor_step, return_shape=True)(
         keys, params, actor_state, timestep
     )
+    before = len(jax.tree.leaves((keys, params)))
     states = len(jax.tree.leaves(state))
     actions = len(jax.tree.leaves(output.action))
-    outputs = [i < states + actions for i in range(len(jaxpr.out_avals))]
-    outputs[:states] = [False] * states  # until an action is found to depend on it
-    before = len(jax.tree.leaves((keys, params)))
+    inputs = needed(jaxpr.jaxpr, before, states, actions)
+    return jax.tree.unflatten(jax.tree.structure(timestep), inputs[before + states :])
+
+
+def needed(jaxpr: core.Jaxpr, before: int, states: int, actions: int) -> list[bool]:
+    """Which inputs of a program change an action, now or later through the state.
+
+    Args:
+      jaxpr: its inputs are `before` others, the state and more; its outputs the state, the
+        action and more.
+      before: number of inputs in front of the state.
+      states: number of the state's leaves.
+      actions: number of the action's leaves.
+    """
+    outputs = [states <= i < states + actions for i in range(len(jaxpr.outvars))]
     while True:
-        _, inputs = partial_eval.dce_jaxpr(jaxpr.jaxpr, outputs)
-        needed = inputs[before : before + states]
-        if needed == outputs[:states]:
-            return jax.tree.unflatten(
-                jax.tree.structure(timestep), inputs[before + states :]
-            )
-        outputs[:states] = [a or b for a, b in zip(needed, outputs[:states])]
+        _, inputs = partial_eval.dce_jaxpr(jaxpr, outputs)
+        of_state = inputs[before : before + states]
+        if of_state == outputs[:states]:
+            return inputs
+        outputs[:states] = [a or b for a, b in zip(of_state, outputs[:states])]
 
 
 def filled(spec: Any, used: Any, observation: Any, batch: tuple[int, ...]) -> Any:

@@ -6,11 +6,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
-import numpy as np
-import safetensors.numpy
 
-from podracer import command, files
+from podracer import command
 from podracer.agent import Agent, LearnerState
 from podracer.agents import AGENTS, from_flags
 from podracer.checkpoints.checkpoint import Checkpoints
@@ -147,33 +144,3 @@ def _damaged(stored: run.StoredRun) -> Iterator[None]:
             f"{path}: damaged, no agent can be made of it "
             f"({type(error).__name__}: {reason})"
         ) from error
-
-
-def export(
-    folder: str | Path,
-    file: str | Path,
-    updates: int | None = None,
-    trust: bool = False,
-) -> int:
-    """Writes the actor parameters of a run as safetensors; returns how many there are.
-
-    A name in the file is the path of a parameter, as `params.policy.Dense_0.kernel`.
-    Raises UserError where the run is missing, the file has another suffix than .safetensors
-    or is a run's rule (it might be one of the run's own), or it cannot write.
-    """
-    if Path(file).suffix != ".safetensors":
-        raise UserError(f"file is {file}; it must end in .safetensors")
-    beside = Path(file).parent / run_folder.CONFIG
-    if Path(file).name == run_folder.RULE and beside.exists():
-        raise UserError(f"file is {file}; it is the rule of a run: choose another name")
-    trained = restore(folder, updates, trust=trust)
-    tensors = {
-        jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(x)
-        for path, x in jax.tree_util.tree_leaves_with_path(trained.params)
-        if jnp.issubdtype(x.dtype, jnp.number)
-    }
-    about = {"agent": trained.run.agent, "env": trained.run.env}
-    data = safetensors.numpy.save(tensors, about | {"updates": str(trained.updates)})
-    with files.writing(file), files.atomic(Path(file)) as temporary:
-        temporary.write_bytes(data)
-    return sum(x.size for x in tensors.values())

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import json
+import re
 import shutil
 
 import jax
@@ -16,13 +17,14 @@ import anakin
 import anakin.__main__ as anakin_command
 import envs_jax
 import podracer
+import podracer.__main__ as podracer_command
 import sebulba
 import sebulba.__main__ as sebulba_command
-from podracer import metrics
+from podracer import exported, metrics
 from podracer.agents import ppo
 from podracer.errors import UserError
 from podracer.runs import evaluation, spec_json
-from podracer.trained import filming, loading, policy, video
+from podracer.trained import exporting, filming, loading, policy, video
 from sebulba import host_environments
 from tests.agents import reinforce
 from tests.environments import Counter, HostCounter
@@ -124,18 +126,18 @@ def test_what_cannot_be_loaded_is_one_line(catch, tmp_path):
 def test_an_export_replaces_no_file_of_the_run(catch):
     file = catch[0] / "config.json"
     before = file.read_bytes()
-    with pytest.raises(UserError, match=r"json; it must end in \.safetensors$"):
-        loading.export(catch[0], file)
+    with pytest.raises(UserError, match=r"json; it must end in \.safetensors, "):
+        exporting.export(catch[0], file)
     assert file.read_bytes() == before
 
 
 def test_an_export_replaces_no_rule_of_a_run(catch, tmp_path):
     file = tmp_path / "rule.safetensors"
-    assert loading.export(catch[0], file)  # there is no run beside it
+    assert exporting.export(catch[0], file)  # there is no run beside it
     (tmp_path / "config.json").write_text("{}")
     before = file.read_bytes()
     with pytest.raises(UserError, match=r"it is the rule of a run: choose another"):
-        loading.export(catch[1], file, updates=20)
+        exporting.export(catch[1], file, updates=20)
     assert file.read_bytes() == before
 
 
@@ -143,7 +145,7 @@ def test_exported_parameters_are_those_that_act(catch, tmp_path):
     from safetensors import safe_open
 
     file = tmp_path / "policy.safetensors"
-    numbers = loading.export(catch[0], file)
+    numbers = exporting.write_parameters(loading.restore(catch[0]), file)
     leaves = map(np.asarray, jax.tree.leaves(loading.restore(catch[0]).params))
     leaves = [*leaves]
     with safe_open(file, "numpy") as tensors:
@@ -152,6 +154,30 @@ def test_exported_parameters_are_those_that_act(catch, tmp_path):
     assert sum(x.size for x in kept.values()) == numbers == sum(x.size for x in leaves)
     assert any(name.endswith("kernel") for name in kept)
     assert sorted(map(np.sum, kept.values())) == sorted(np.sum(x) for x in leaves)
+
+
+def test_the_command_compares_a_program_in_the_environment_of_its_run(
+    catch, tmp_path, capsys
+):
+    folder, file = tmp_path / "run", tmp_path / "policy.stablehlo"
+    shutil.copytree(catch[0], folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["command"] = "anakin train"  # not pytest
+    (folder / "config.json").write_text(json.dumps(config))
+    podracer_command.export([str(folder), str(file), "--checkpoint", "20"])
+    assert re.fullmatch(
+        r".*policy\.stablehlo: 0\.\d\d MB, greedy; acts as podracer\.load, bit for bit "
+        r"\(\d+ actions on played observations\)\n",
+        capsys.readouterr().out,
+    )
+    assert exported.load(file).header["updates"] == 20
+
+
+def test_a_program_of_a_host_environment_sees_drawn_observations(
+    pong, tmp_path, capsys
+):
+    podracer_command.export([str(pong), str(tmp_path / "policy.stablehlo")])
+    assert "actions on drawn observations" in capsys.readouterr().out
 
 
 def test_evaluation_leaves_the_bits_of_training_alone(catch):

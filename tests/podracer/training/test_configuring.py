@@ -16,7 +16,7 @@ from podracer import command
 from podracer.agents import impala, ppo
 from podracer.errors import UserError
 from podracer.runs import run_folder, spec_json
-from podracer.trained import loading
+from podracer.trained import exporting, loading
 from podracer.training import configuring
 from podracer.transformations.replay import Config as Replay
 
@@ -279,7 +279,7 @@ def test_a_run_of_meta_train_has_no_agent():
     for attempt in (
         lambda: anakin_command.evaluate([folder]),
         lambda: anakin_command.render([folder]),
-        lambda: loading.export(folder, "x.safetensors"),
+        lambda: exporting.export(folder, "x.safetensors"),
         lambda: podracer.load(folder),
     ):
         with pytest.raises(UserError, match=line):
