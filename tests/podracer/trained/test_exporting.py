@@ -159,7 +159,10 @@ def trained(case: Case) -> loading.Trained:
     return loading.Trained(run, agent, params, case.observation, case.action, 7)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(x, marks=pytest.mark.slow if x == "gumbel" else ()) for x in CASES],
+)
 def test_a_program_acts_as_the_agent_bit_for_bit(name, tmp_path, monkeypatch):
     monkeypatch.setattr(comparison, "BATCH_SIZES", (3,))
     line = exporting.write(trained(CASES[name]), True, tmp_path / "x.stablehlo")
@@ -171,7 +174,7 @@ NOT_ONNX = "bfloat16", "muzero", "gumbel"
 
 
 @pytest.mark.skipif(not HAS_ONNX, reason="needs the extra onnx")
-@pytest.mark.parametrize("name", CASES.keys() - {*NOT_ONNX})
+@pytest.mark.parametrize("name", [x for x in CASES if x not in NOT_ONNX])
 def test_an_onnx_model_acts_as_the_agent(name, tmp_path, monkeypatch):
     monkeypatch.setattr(comparison, "BATCH_SIZES", (3,))
     exporting.write(trained(CASES[name]), True, tmp_path / "x.onnx")
