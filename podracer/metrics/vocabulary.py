@@ -13,6 +13,10 @@ _OF_EPISODES = {
     "episodes": ("episodes", "number of episodes finished in this row"),
     "episode_return": ("reward", "mean undiscounted return of these episodes"),
     "episode_length": ("environment steps", "mean length of these episodes"),
+    "finished_share": (
+        "share",
+        "steps of these episodes, as a share of the row's; far below 1 where few end",
+    ),
     "evaluation_episodes": (
         "episodes",
         "number of evaluation episodes, played without exploration; 0 in most rows",

@@ -380,6 +380,8 @@ def _together(rows: Sequence[dict[str, float]]) -> dict[str, float]:
     returns = [row["episode_return"] for row in rows]
     known = [x for x in returns if np.isfinite(x)]
     return rows[0] | {
+        "episodes": sum(row["episodes"] for row in rows),
+        "finished_share": float(np.mean([row["finished_share"] for row in rows])),
         "episode_return": float(np.mean(known)) if known else float("nan"),
         "steps_per_second": sum(row["steps_per_second"] for row in rows),
     }
