@@ -14,7 +14,6 @@ from podracer.metrics import VOCABULARY, human
 from podracer.runs import lineage, listing, run_folder
 
 FORMATS = (".png", ".svg")
-WIDEST = 10_000  # letters of a line where there is no terminal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,18 +175,8 @@ def list_runs(argv: Sequence[str]) -> None:
             f"{config.folder}: no runs here yet; anakin train and sebulba train make them"
         )
         return
-    import rich.console
-    import rich.markup
-    import rich.table
-
-    table = rich.table.Table(box=None, header_style="bold", pad_edge=False)
-    for name in listing.COLUMNS:
-        table.add_column(name, overflow="fold")
-    for line in listing.table(runs):
-        table.add_row(*map(rich.markup.escape, line))
-    is_terminal = sys.stdout.isatty()
-    width = None if is_terminal else WIDEST  # for grep: a run is one line
-    rich.console.Console(width=width, force_terminal=is_terminal).print(table)
+    lines = listing.aligned([listing.COLUMNS, *listing.table(runs)])
+    print(*lines, sep="\n")
 
 
 def start(argv: Sequence[str]) -> None:

@@ -20,7 +20,7 @@ from podracer.checkpoints import finding
 from podracer.checkpoints.checkpoint import Checkpoints
 from podracer.command import spaces
 from podracer.errors import UserError
-from podracer.runs import lineage, recording, run, run_folder
+from podracer.runs import lineage, recording, results, run, run_folder
 from podracer.runs.listing import to_points
 from podracer.runs.progress import Progress
 from podracer.runs.sinks import Sinks
@@ -321,13 +321,18 @@ def _recorded(
     title: str,
 ) -> dict[Path, FloatingPointError]:
     """Records what the program yields; draws the curves of all members when `stack` ends."""
-    stack.push(partial(_draw, base, [base / m.name for m in members], title))
+    folders = [base / m.name for m in members]
+    stack.push(partial(_draw, base, folders, title))
     progress = Progress(config.total_steps, title, config.keep.quiet)
     stack.enter_context(progress)
     if not config.keep.quiet:
         print(f"{title}: {len(live)} runs, recorded in {base}")
     replaced = any(m.population for m in members)
-    return _record(updates, state_of, live, progress, replaced)
+    failures = _record(updates, state_of, live, progress, replaced)
+    if not config.keep.quiet and not replaced:  # of a population, its lineage is said
+        print(*results.described(results.grouped(folders, title)), sep="\n")
+        print(f"{title}: curve in {base / run_folder.CURVE}", flush=True)
+    return failures
 
 
 def _record(
@@ -399,14 +404,14 @@ def _draw(base: Path, folders: Sequence[Path], title: str, *error: object) -> No
     with contextlib.suppress(*[UserError] * any(error)), files.writing(base):
         together = lineage.is_population(base)
         of_all = f" of a population of {len(folders)}" * together
+        of = {x: g for g, xs in results.grouped(folders, title).items() for x in xs}
         for folder in folders:
             rows = [*metrics.read(folder / run_folder.METRICS)]
             curve = plot.curve(rows, f"{title}, {folder.name}{of_all}")
             plot.save(curve, folder / run_folder.CURVE)
             points = to_points(rows, "steps", "episode_return")
             if len(points):
-                group = folder.name.rpartition("seed-")[0].rstrip("-") or title
-                groups.setdefault(group, []).append(points)
+                groups.setdefault(of[folder], []).append(points)
         if groups and together:
             picture = ancestry.population(lineage.read(base), title)
             plot.save(picture, base / run_folder.CURVE)

@@ -82,11 +82,13 @@ def test_each_has_a_folder_and_all_a_table_and_a_curve(tmp_path, capsys):
     stored = run.read_run(tmp_path / "seed-6")
     assert (stored.config["seed"], stored.config["seeds"]) == (6, 1)
     assert run.read_run(tmp_path, together=True).config["seeds"] == 3
-    assert capsys.readouterr().out.splitlines()[-4:] == [
+    assert capsys.readouterr().out.splitlines()[-6:] == [
         "run     seed  steps  return  state",
         "seed-5  5     48     50      finished",
         "seed-6  6     48     60      finished",
         "seed-7  7     48     70      finished",
+        "ppo on catch: mean return 60 (50 to 70, 95 %) over 3 runs",
+        f"ppo on catch: curve in {tmp_path / 'curve.png'}",
     ]
 
 

@@ -131,7 +131,7 @@ def check_everything(case, folder):
         one_line(command.plot, [str(place), "--out", str(folder.parent / "x.png")])
     rows = listing.table(listing.find_all(folder.parent))
     config = (folder / "config.json").exists()
-    assert len(rows) == 1 + config and any(row[0].endswith("/other") for row in rows)
+    assert len(rows) == 1 + config and any(row[-1].endswith("/other") for row in rows)
     trained = one_line(loading.restore, folder)
     if trained:
         assert trained.updates in case.states
