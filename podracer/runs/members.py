@@ -176,6 +176,8 @@ def train(
         failures = _recorded(
             stack, updates, state_of, live, base, members, config, title
         )
+        if stopped() and not options.quiet:
+            run.say_resuming(print, base, about)
     _raise(failures)
     return base
 
@@ -198,6 +200,11 @@ def _resume(
         updates, failures = _common(
             folders, replaced=any(m.population for m in members)
         )
+        newest = [metrics.last(folder / run_folder.METRICS) for folder in folders]
+        if all(_is_last(row, updates, config.total_steps) for row in newest):
+            if not options.quiet:
+                print(f"{base}: all steps of its runs are done: nothing was left to do")
+            return base
 
         def restore(states: Sequence[Any], layout: Any) -> list[Any]:
             return [
@@ -220,6 +227,8 @@ def _resume(
             live[number] = stack.enter_context(one)
         run_folder.rewrite_config(base, about | {"train": config}, run_folder.TOGETHER)
         failures |= _recorded(stack, loop, state_of, live, base, members, config, title)
+        if stopped() and not options.quiet:
+            run.say_resuming(print, base, about)
     _raise(failures)
     return base
 
@@ -247,6 +256,12 @@ def _common(
         for x in failed
         if updates not in whole[x]
     }
+
+
+def _is_last(row: Mapping[str, Any], updates: int, total_steps: int) -> bool:
+    """Whether a run's newest row is its last one, and of the checkpoint after `updates`."""
+    steps = row.get("steps") or 0
+    return steps >= total_steps and row.get("updates") == updates
 
 
 def _set_aside(checkpoints: Path, updates: int) -> None:
@@ -385,8 +400,10 @@ def _together(rows: Sequence[dict[str, float]]) -> dict[str, float]:
     returns = [row["episode_return"] for row in rows]
     known = [x for x in returns if np.isfinite(x)]
     return rows[0] | {
-        "episodes": sum(row["episodes"] for row in rows),
-        "finished_share": float(np.mean([row["finished_share"] for row in rows])),
+        "episodes": sum(row.get("episodes", 0) for row in rows),
+        "finished_share": float(
+            np.mean([row.get("finished_share", 1) for row in rows])
+        ),
         "episode_return": float(np.mean(known)) if known else float("nan"),
         "steps_per_second": sum(row["steps_per_second"] for row in rows),
     }
