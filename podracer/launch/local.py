@@ -19,6 +19,7 @@ from podracer.parallel.hosts import VARIABLES
 
 EXAMPLE = "local 2 -- python train.py"
 MOST_PROCESSES = 1_000
+CHATTER = "[Gloo] Rank "  # how many it is connected to; XLA has no switch for it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +110,7 @@ def _print_lines(name: str, lines: IO[str], failed: list[OSError]) -> None:
     """Reads to the end even where nothing can be printed: else the process would block."""
     for line in lines:
         try:
-            if not failed:
+            if not (failed or line.startswith(CHATTER)):
                 print(f"[{name}] {line}", end="", flush=True)
         except OSError as error:  # nobody reads, or the disk is full
             failed.append(error)

@@ -152,10 +152,9 @@ def test_a_signal_is_answered_with_the_command_that_resumes(
 ):
     monkeypatch.setattr(sys, "argv", ["/usr/bin/sebulba", "train", "--seeds", "3"])
     stop = functools.partial(os.kill, os.getpid(), signal.SIGTERM)
-    train(
-        configured(tmp_path, quiet=False), lambda seed, update: update == 2 and stop()
-    )
-    assert f"to resume: sebulba train --resume {tmp_path}" in lines(capsys)
+    several = tmp_path / "several"
+    train(configured(several, quiet=False), lambda seed, update: update == 2 and stop())
+    assert f"to resume: sebulba train --resume {several}" in lines(capsys)
     alone = configured(tmp_path / "one", quiet=False)
     names = {"agent": "my_agent", "env": "my_env:Chase"}
     run.train(lambda **_: stopped_at_once(stop), alone, None, **names)
