@@ -269,7 +269,10 @@ def is_done(config: Any) -> bool:
     folder = config.keep.resume
     if hasattr(config, "rule") and not (folder / run_folder.RULE).exists():
         return False  # of meta-train, which writes the rule again
-    newest = metrics.last(folder / run_folder.METRICS)
+    try:
+        newest = metrics.last(folder / run_folder.METRICS)
+    except (OSError, UserError):  # what follows says why
+        return False
     if newest.get("steps", 0) < config.total_steps:
         return False
     whole = next(finding.find_whole(folder / run_folder.CHECKPOINTS), -1)
