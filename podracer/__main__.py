@@ -110,7 +110,8 @@ def plot(argv: Sequence[str]) -> None:
     if config.profile:
         picture = profiles(curves, config.y)
     else:
-        picture = compare(curves, config.x, config.y, config.statistic)
+        title = _title([run for runs in groups.values() for _, run in runs])
+        picture = compare(curves, config.x, config.y, config.statistic, title)
     save(picture, config.out, config.out.suffix[1:])
     print(f"drawn in {config.out}")
 
@@ -144,6 +145,12 @@ def _group(run: listing.Run, by: Sequence[str]) -> str:
     if set(by) <= {"agent", "env"}:  # these need no field names
         return " on ".join(values)
     return ", ".join(f"{name} {value}" for name, value in zip(by, values))
+
+
+def _title(runs: Sequence[listing.Run]) -> str:
+    """What all runs have in common: the agent, the environment, or both."""
+    names = [{str(run.config.get(x)) for run in runs} for x in ("agent", "env")]
+    return listing.printable(" on ".join(min(x) for x in names if len(x) == 1))
 
 
 def _describe(name: str, runs: list[tuple[Any, listing.Run]], x: str) -> None:

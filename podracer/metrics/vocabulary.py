@@ -130,15 +130,15 @@ WEIGHT = {  # what the mean over rows is weighted by
 }
 
 
-def human(number: float) -> str:
+def human(number: float, digits: int = 3) -> str:
     """A number with three digits and a suffix: 0.985, 1.23k, 4M, 2.1B; NaN is a dash."""
     if math.isnan(number):
         return "-"
     for suffix in ("", "k", "M", "B"):
         if abs(number) < 999.5:
-            return f"{number:.3g}{suffix}"
+            return f"{number:.{digits}g}{suffix}"
         number /= 1000
-    return f"{number:.3g}T"
+    return f"{number:.{digits}g}T"
 
 
 def merge(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:

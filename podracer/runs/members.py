@@ -433,4 +433,4 @@ def _draw(base: Path, folders: Sequence[Path], title: str, *error: object) -> No
             picture = ancestry.population(lineage.read(base), title)
             plot.save(picture, base / run_folder.CURVE)
         elif groups:
-            plot.save(plot.compare(groups), base / run_folder.CURVE)
+            plot.save(plot.compare(groups, title=title), base / run_folder.CURVE)

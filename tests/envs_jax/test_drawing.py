@@ -57,7 +57,7 @@ def test_pictures_show_the_state(environment):
 
     pictures, alone, fresh = jax.device_get(play(jax.random.key(0)))
     assert pictures.dtype == np.uint8 and pictures.shape[::3] == (5, 3)
-    assert 32 <= min(pictures.shape[1:3]) and 64 <= max(pictures.shape[1:3]) <= 128
+    assert 32 <= min(pictures.shape[1:3]) and 64 <= max(pictures.shape[1:3]) <= 160
     assert (alone != pictures[0]).mean() < 0.01  # edges may differ by rounding
     if not isinstance(environment, Bandit):  # one step, one state
         assert (pictures[0] != pictures[-1]).any()
