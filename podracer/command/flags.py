@@ -7,6 +7,7 @@ import inspect
 import io
 import itertools
 import re
+import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
@@ -115,7 +116,7 @@ def parse(
                 dataclasses.make_dataclass("Flags", fields, frozen=True),
                 prog=program,
                 description=inspect.getdoc(default),
-                args=argv,
+                args=_whole_numbers(default, argv),
                 return_unknown_args=True,
             )
     except UserError as error:
@@ -127,6 +128,31 @@ def parse(
     if unknown:
         raise UserError(_explain(unknown[0], argv, flags))
     return parsed.parsed
+
+
+def _whole_numbers(config: Any, argv: Sequence[str]) -> list[str]:
+    """The command line with `1e6` as Python's int reads it, where a flag takes an int."""
+    kinds = dict(_kinds(config))
+    words = [*argv]
+    for i, word in enumerate(words):
+        flag, equals, value = word.partition("=")
+        if not equals:
+            flag, value = (words[i - 1] if i else ""), word
+        number = re.fullmatch(r"(\d+)(?:\.(\d*))?[eE]\+?(\d{1,2})", value)
+        if number is None or not _takes_int(kinds.get(flag)):
+            continue
+        before, after, exponent = number[1], number[2] or "", int(number[3])
+        if len(after.rstrip("0")) <= exponent:
+            whole = int(before + after.rstrip("0")) * 10 ** (
+                exponent - len(after.rstrip("0"))
+            )
+            words[i] = f"{flag}={whole}" if equals else f"{whole}"
+    return words
+
+
+def _takes_int(kind: Any) -> bool:
+    kinds = (kind, *typing.get_args(kind))
+    return int in kinds and float not in kinds
 
 
 def _kind(choice: Choice) -> Any:
@@ -191,8 +217,13 @@ def _explain(token: str, argv: Sequence[str], flags: Sequence[str]) -> str:
     return f"{token!r}: unexpected{flag} (see --help)"
 
 
-def _flags(config: Any, prefix: str = "--") -> Iterator[str]:
+def _flags(config: Any) -> Iterator[str]:
     """The flags of a dataclass, as tyro names them."""
+    return (flag for flag, _ in _kinds(config))
+
+
+def _kinds(config: Any, prefix: str = "--") -> Iterator[tuple[str, Any]]:
+    """The flags of a dataclass, as tyro names them, and the type of each."""
     for field in dataclasses.fields(config):
         value, word = getattr(config, field.name), field.name.rstrip("_")
         # As in `lambda_`, whose last underscore tyro keeps.
@@ -200,10 +231,10 @@ def _flags(config: Any, prefix: str = "--") -> Iterator[str]:
         if tyro.conf.Positional in getattr(field.type, "__metadata__", ()):
             continue
         if field.type == Flat[type(value)]:
-            yield from _flags(value, prefix)
+            yield from _kinds(value, prefix)
         elif dataclasses.is_dataclass(value):
-            yield from _flags(value, f"{prefix}{name}.")
+            yield from _kinds(value, f"{prefix}{name}.")
         else:
-            yield f"{prefix}{name}"
+            yield f"{prefix}{name}", field.type
         if isinstance(value, bool):
-            yield f"{prefix}no-{name}"
+            yield f"{prefix}no-{name}", field.type

@@ -231,8 +231,8 @@ def check_free(folder: Path, overwrite: bool) -> None:
         return
     if not overwrite:
         raise UserError(
-            f"{folder}: holds a run already; choose another folder, or --overwrite "
-            "(overwrite=True in a script)"
+            f"{folder}: holds a run already; continue it with --resume, choose another "
+            "folder, or --overwrite (in a script: resume=True, overwrite=True)"
         )
     load_config(folder)  # never remove files that no run wrote
 

@@ -5,6 +5,7 @@ The command line is read once for the flags that decide which others exist (`--a
 """
 
 import dataclasses
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -112,6 +113,7 @@ def configure(
       UserError: something is unknown, missing or does not fit; a run to resume is not
         there or is another one; another host was started with something else.
     """
+    _refuse_names_without_flags(argv)
     hosts.initialize()
     command.keep_programs()
     others = others or {}
@@ -158,6 +160,14 @@ def configure(
     configured = Configured(config, chosen, env.name, others)
     _check_same_on_hosts(configured, program)
     return configured
+
+
+def _refuse_names_without_flags(argv: Sequence[str]) -> None:
+    """Raises UserError for `anakin train ppo cartpole`."""
+    names = [*itertools.takewhile(lambda x: not x.startswith("-"), argv)][:2]
+    if names and names[0] in AGENTS:
+        flags = " ".join(f"--{flag} {x}" for flag, x in zip(("agent", "env"), names))
+        raise UserError(f"{' '.join(names)!r} needs flags: {flags}")
 
 
 def _before(read_first: Mapping[str, Any], program: str) -> run.StoredRun | None:
