@@ -3,11 +3,15 @@
 import argparse
 import contextlib
 import dataclasses
+import functools
 import inspect
 import io
 import itertools
 import re
+import shutil
+import textwrap
 import typing
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
@@ -99,7 +103,8 @@ def parse(
     """`default`, a frozen dataclass, with the fields that the flags change.
 
     A field that holds another dataclass has that dataclass's fields as flags, whatever
-    its annotation. `choices` are known already and only shown by `--help`, which exits.
+    its annotation. `choices` are known already and only shown by `--help`, which exits. Where
+    `default` has MAIN, the flags that most people use, it shows these; `--help all` the others.
     Raises UserError for an unknown flag, an empty argument and a value that does not fit.
     """
     choices = tuple(choices)
@@ -110,10 +115,18 @@ def parse(
     ]
     fields += [("parsed", Annotated[type(default), tyro.conf.arg(name="")], default)]
     flags = [f"--{choice.flag}" for choice in choices] + list(_flags(default))
+    kind = dataclasses.make_dataclass("Flags", fields, frozen=True)
+    asked = {"-h", "--help"}.intersection(argv)
+    if asked and (main := getattr(default, "MAIN", ())):
+        rest = itertools.dropwhile(lambda x: x not in asked, argv)
+        shown = None if [*rest][1:2] == ["all"] else main
+        with _one_line():
+            print(_help(kind, program, inspect.getdoc(default) or "", shown))
+        raise SystemExit(0)
     try:
         with _one_line():
             parsed, unknown = tyro.cli(
-                dataclasses.make_dataclass("Flags", fields, frozen=True),
+                kind,
                 prog=program,
                 description=inspect.getdoc(default),
                 args=_whole_numbers(default, argv),
@@ -128,6 +141,39 @@ def parse(
     if unknown:
         raise UserError(_explain(unknown[0], argv, flags))
     return parsed.parsed
+
+
+def _help(kind: type, program: str, about: str, shown: Sequence[str] | None) -> str:
+    """The help of a command: the flags `shown`, without their dashes; None: all of them."""
+    with (
+        warnings.catch_warnings()
+    ):  # the only way to the texts before tyro draws its boxes
+        warnings.simplefilter("ignore", DeprecationWarning)
+        parser = tyro.extras.get_parser(kind)
+    wide = min(100, shutil.get_terminal_size().columns) - 1
+    wrap = functools.partial(
+        textwrap.fill, width=wide, break_long_words=False, break_on_hyphens=False
+    )
+    lines = [f"usage: {program} [OPTIONS]", "", about, "", "options:"]
+    for action in parser._actions:
+        name = action.option_strings[0].removeprefix("--")
+        if name == "-h" or (shown is not None and name not in shown):
+            continue
+        words = ", ".join(action.option_strings)
+        values = f"{action.metavar or ''}".replace("{None}|", "").replace(",", ", ")
+        lines.append(
+            wrap(f"{words} {values}", initial_indent="  ", subsequent_indent="    ")
+        )
+        text = " ".join((action.help or "").split()).replace("(default: None)", "")
+        text = text.replace("(default: ", "(default:\N{NO-BREAK SPACE}").strip()
+        lines.append(wrap(text, initial_indent="      ", subsequent_indent="      "))
+    if shown is not None:
+        number = len(parser._actions) - 1
+        lines += [
+            "",
+            wrap(f"{program} --help all shows {number} flags, the agent's too"),
+        ]
+    return "\n".join(lines).replace("\N{NO-BREAK SPACE}", " ")
 
 
 def _whole_numbers(config: Any, argv: Sequence[str]) -> list[str]:

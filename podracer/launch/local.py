@@ -15,7 +15,6 @@ from podracer import command
 from podracer.errors import check_at_least_one, check_range
 from podracer.launch import restarts
 from podracer.launch.steps import END_SECONDS, Execution, Step, end
-from podracer.parallel.hosts import VARIABLES
 
 EXAMPLE = "local 2 -- python train.py"
 MOST_PROCESSES = 1_000
@@ -65,6 +64,8 @@ def run(config: Config, program: Sequence[str]) -> int:
 
 
 def _variables(address: str, config: Config, number: int) -> list[str]:
+    from podracer.parallel.hosts import VARIABLES  # imports JAX
+
     values = address, config.processes, number
     named = [*zip(VARIABLES, values), ("JAX_NUM_CPU_DEVICES", config.cores)]
     return [f"{name}={value}" for name, value in named]

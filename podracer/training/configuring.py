@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from podracer import command, networks
+from podracer import command, imports, networks
 from podracer.agent import Agent
 from podracer.agents import AGENTS, from_flags
 from podracer.errors import UserError, check_seed
@@ -135,7 +135,7 @@ def configure(
     env = environments.choose(read_first["env"] or environments.default)
     known = {field.name for field in dataclasses.fields(kind)}
     preset = {k: v for k, v in chosen.preset._asdict().items() if k in known}
-    options = environments.default_options(env.name)
+    options = _default_options(environments, env.name, argv)
     new = kind(chosen.preset.config, options, **preset)
     default = _default(new, chosen, before, read_first)
     shown = (
@@ -160,6 +160,18 @@ def configure(
     configured = Configured(config, chosen, env.name, others)
     _check_same_on_hosts(configured, program)
     return configured
+
+
+def _default_options(
+    environments: Environments, name: str, argv: Sequence[str]
+) -> Any:
+    """The options of an environment; none for `--help` where its library is missing."""
+    try:
+        return environments.default_options(name)
+    except UserError:
+        if name == environments.default and {"-h", "--help"}.intersection(argv):
+            return imports.NoOptions()
+        raise
 
 
 def _refuse_names_without_flags(argv: Sequence[str]) -> None:

@@ -189,7 +189,7 @@ def test_a_console_script_imports_from_the_current_folder(here, program):
     script = f"from {program}.__main__ import main\nmain()\n"
     (scripts / program).write_text(script)
     env = "my_env:Chase" if program == "anakin" else "jax:my_env:Chase"
-    flags = [*OWN.split(), "--env", env, "--help"]
+    flags = [*OWN.split(), "--env", env, "--help", "all"]
     done = subprocess.run(
         [sys.executable, scripts / program, "train", *flags],
         cwd=here,
