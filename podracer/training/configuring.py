@@ -162,9 +162,7 @@ def configure(
     return configured
 
 
-def _default_options(
-    environments: Environments, name: str, argv: Sequence[str]
-) -> Any:
+def _default_options(environments: Environments, name: str, argv: Sequence[str]) -> Any:
     """The options of an environment; none for `--help` where its library is missing."""
     try:
         return environments.default_options(name)
