@@ -140,7 +140,11 @@ def as_spec(spec: Any, tree: Any) -> Any:
         if not isinstance(tree, Mapping) or tree.keys() != spec.keys():
             names = ", ".join(map(str, spec))
             lacks = [x for x in spec if isinstance(tree, Mapping) and x not in tree]
-            which = f"an observation lacks {lacks[0]!r}" if lacks else _what(tree)
+            which = (
+                f"an observation lacks {lacks[0]!r}, having {', '.join(map(str, tree))}"
+                if lacks
+                else _what(tree)
+            )
             raise ValueError(f"{which}; it must be a dictionary of {names}")
         return {name: as_spec(part, tree[name]) for name, part in spec.items()}
     if hasattr(spec, "_fields"):

@@ -560,7 +560,10 @@ def test_an_observation_is_read_by_its_names():
 @pytest.mark.parametrize(
     ("observation", "line"),
     [
-        ({"x": 0, "y": [np.array([1, 2])]}, "is x, y; it must be a dictionary of a, b"),
+        (
+            {"x": 0, "y": [np.array([1, 2])]},
+            "lacks 'a', having x, y; it must be a dictionary of a, b",
+        ),
         ([1, 2], "is list; it must be a dictionary of a, b"),
         ({"a": 0, "b": [[1], [2]]}, "is list; it must be 1 arrays"),
         ({"a": None, "b": [np.array([1, 2])]}, "is None; it must be float32"),
