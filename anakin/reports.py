@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -15,27 +16,44 @@ from podracer.training import memory
 
 
 class Reports(NamedTuple):
-    """When a run reports: after each `updates`, and at its end."""
+    """When a run reports: after each `updates`, and at its end.
+
+    With `early` also before the first of these, after 1, 2, 4, 8, ... updates: a long run
+    shows soon whether it learns.
+    """
 
     steps: int  # environment steps of an update
     total_updates: int
     updates: int
+    early: bool = False
 
     def next(self, done: int) -> int:
         """The number of updates at the report that follows `done` of them."""
-        return min(done - done % self.updates + self.updates, self.total_updates)
+        regular = done - done % self.updates + self.updates
+        if self.early and done < self.updates:
+            regular = min(2 ** done.bit_length() if done else 1, regular)
+        return min(regular, self.total_updates)
+
+    def last(self, done: int) -> int:
+        """The number of updates at the last report among the first `done` of them."""
+        regular = done - done % self.updates
+        if self.early and done and not regular:
+            return 2 ** (done.bit_length() - 1)
+        return regular
 
 
 def make_reports(steps: int, total_steps: int, updates: int | None) -> Reports:
-    """The reports of a run with `steps` an update, by default (`updates` is None) a hundred.
+    """The reports of a run with `steps` an update, by default (`updates` is None) a hundred
+    and a few early ones.
 
     Raises UserError.
     """
     total_updates = -(-total_steps // steps)
+    early = updates is None
     if updates is None:
         updates = max(1, min(total_updates // 100, 4_000_000 // steps))
     check_at_least_one(updates_per_report=updates)
-    return Reports(steps, total_updates, updates)
+    return Reports(steps, total_updates, updates, early)
 
 
 def begin(start: Callable, *arguments: Any, number: int) -> Any:
@@ -137,6 +155,12 @@ def iterate(
             "seconds": seconds,
             "compile_seconds": compile_seconds,
         }
-        yield state, None if done < target else [row | speed for row in rows]
+        if done < target:
+            yield state, None
+        else:
+            # A resumed run counts its episodes since the report before.
+            steps = (done - reports.last(reported)) * reports.steps
+            share = partial(episodes.finished_share, steps=steps)
+            yield state, [row | speed | share(row) for row in rows]
         most, ends = hosts.agree(most, ends or stopped())
     watch.at_rest()

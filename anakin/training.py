@@ -80,7 +80,7 @@ def train(
       total_steps: environment steps of the run, rounded up to whole updates.
       seed: random seed; equal seeds give identical runs.
       updates_per_report: updates between two reports; default: a hundredth of the run, at
-        most four million steps.
+        most four million steps, and before these after 1, 2, 4, 8, ... updates.
       cores: number of cores per host; default: all.
       reset_pool: number of new episodes per step that a core's environments share; default:
         each has its own, see `envs_jax.PooledReset`.

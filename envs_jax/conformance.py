@@ -1,5 +1,7 @@
 """Checks that an environment follows the protocol; one line names the broken rule."""
 
+import os
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +17,11 @@ from envs_jax.wrappers import AutoReset, TimeLimit, Wrapper, unwrapped
 
 COPIES = 8  # of a fair coin, all show the same side with probability 1 / 128
 ROUNDING = 1e-6  # of a bound, by which real numbers may exceed it
+# Of Python's `if`, `while`, `int()` and `range()` on a value that JAX traces.
+TRACED = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerIntegerConversionError,
+)
 METHODS = ("initial_state", "step", "observation_spec", "action_spec")
 
 
@@ -252,7 +259,18 @@ def attempt(where: str, function: Callable, *inputs: Any) -> Any:
         return function(*inputs)
     except Exception as error:
         reason = next(iter(str(error).splitlines()), "")
-        raise ProtocolError(f"{where}: {type(error).__name__}: {reason}") from error
+        reason = f"{type(error).__name__}: {reason}"
+        if isinstance(error, TRACED):
+            reason += f"{_place(error)}: use jnp.where or jax.lax.cond in place of `if`"
+        raise ProtocolError(f"{where}: {reason}") from error
+
+
+def _place(error: Exception) -> str:
+    """The line of an environment that raised an error of JAX's."""
+    jaxs = os.path.dirname(jax.__file__)
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [x for x in frames if not x.filename.startswith(jaxs) and x.line]
+    return f" ({theirs[-1].filename}:{theirs[-1].lineno})" if theirs else ""
 
 
 def random_actions(action_spec: Any, steps: int, seed: int) -> Any:

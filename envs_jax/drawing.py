@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-SIDE = 64  # pixels along the longer side of a picture; a grid may have a few more
+SIDE = 64  # pixels along the longer side of a grid's picture, or a few more
+CANVAS = 160  # of one of lines and discs, whose edges would look like stairs
 
 Colour = tuple[int, int, int]  # red, green and blue, 0 to 255
 Point = tuple[jax.Array | float, jax.Array | float]  # (x, y), from 0 to 1; y is up
@@ -27,7 +28,7 @@ def cells(board: jax.Array, palette: tuple[Colour, ...]) -> jax.Array:
 
 def canvas(colour: Colour = WHITE) -> jax.Array:
     """An empty square, from (0, 0) at the lower left to (1, 1) at the upper right."""
-    return jnp.tile(jnp.asarray(np.uint8([[colour]])), (SIDE, SIDE, 1))
+    return jnp.tile(jnp.asarray(np.uint8([[colour]])), (CANVAS, CANVAS, 1))
 
 
 def disc(

@@ -18,7 +18,6 @@ from podracer.runs import lineage, listing, run_folder
 
 FORMATS = (".png", ".svg")
 HELP = ("-h", "--help")
-WIDEST = 10_000  # letters of a line where there is no terminal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +131,8 @@ def plot(argv: Sequence[str]) -> None:
     if config.profile:
         picture = profiles(curves, config.y)
     else:
-        picture = compare(curves, config.x, config.y, config.statistic)
+        title = _title([run for runs in groups.values() for _, run in runs])
+        picture = compare(curves, config.x, config.y, config.statistic, title)
     save(picture, config.out, config.out.suffix[1:])
     print(f"drawn in {config.out}")
 
@@ -168,6 +168,12 @@ def _group(run: listing.Run, by: Sequence[str]) -> str:
     return ", ".join(f"{name} {value}" for name, value in zip(by, values))
 
 
+def _title(runs: Sequence[listing.Run]) -> str:
+    """What all runs have in common: the agent, the environment, or both."""
+    names = [{str(run.config.get(x)) for run in runs} for x in ("agent", "env")]
+    return listing.printable(" on ".join(min(x) for x in names if len(x) == 1))
+
+
 def _describe(name: str, runs: list[tuple[Any, listing.Run]], x: str) -> None:
     """Prints how many runs a group has, and reasons to doubt its curve."""
     ends = [points[-1, 0] for points, _ in runs]
@@ -197,18 +203,8 @@ def list_runs(argv: Sequence[str]) -> None:
             f"{config.folder}: no runs here yet; anakin train and sebulba train make them"
         )
         return
-    import rich.console
-    import rich.markup
-    import rich.table
-
-    table = rich.table.Table(box=None, header_style="bold", pad_edge=False)
-    for name in listing.COLUMNS:
-        table.add_column(name, overflow="fold")
-    for line in listing.table(runs):
-        table.add_row(*map(rich.markup.escape, line))
-    is_terminal = sys.stdout.isatty()
-    width = None if is_terminal else WIDEST  # for grep: a run is one line
-    rich.console.Console(width=width, force_terminal=is_terminal).print(table)
+    lines = listing.aligned([listing.COLUMNS, *listing.table(runs)])
+    print(*lines, sep="\n")
 
 
 def evaluate(argv: Sequence[str]) -> None:

@@ -97,11 +97,23 @@ def resolve(path: str, flag: str) -> Any:
         try:
             value = getattr(value, part)
         except AttributeError:
-            known = [x for x in vars(value) if not x.startswith("_")]
+            known = defined(value)
             raise UserError(
                 f"{flag}: {name!r} has no {part!r}{nearest(part, known)}"
             ) from None
     return value
+
+
+def defined(owner: Any) -> list[str]:
+    """The public names that a module or class defines itself, not those it imports."""
+    names = [x for x in vars(owner) if not x.startswith("_")]
+    if not isinstance(owner, ModuleType):
+        return names
+    return [
+        x
+        for x in names
+        if getattr(getattr(owner, x), "__module__", None) == owner.__name__
+    ]
 
 
 def construct(path: str, flag: str) -> Any:

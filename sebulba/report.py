@@ -34,8 +34,10 @@ class Report:
         self._trajectories = -(-total_steps // self._steps_per_trajectory)  # to learn
         hundredth = min(max(1, self._trajectories // 100), 1_000)
         self._trajectories_per_report = trajectories_per_report or hundredth
+        self._early = trajectories_per_report is None  # as of `anakin.train`
         self._learned = self._dropped = 0  # trajectories since the start
         self._lost = 0  # episodes since the start
+        self._reported = 0  # trajectories at the last row
         self._first = 0  # trajectory of this process, counted from the start
         self._sums_before = episodes.no_sums()  # of this row, from before a resume
         self._compile_seconds = 0.0
@@ -51,7 +53,14 @@ class Report:
     @property
     def due(self) -> bool:
         """Whether it is time for a row."""
-        return self.complete or self._learned % self._trajectories_per_report == 0
+        return self.complete or self._last_due() == self._learned
+
+    def _last_due(self) -> int:
+        """The newest number of trajectories up to now after which a row is due."""
+        regular = self._learned - self._learned % self._trajectories_per_report
+        if self._early and self._learned and not regular:
+            return 2 ** (self._learned.bit_length() - 1)
+        return regular
 
     def resume(self, learned: int, sums: episodes.Sums | None = None) -> None:
         """Resumes after `learned` trajectories.
@@ -59,6 +68,7 @@ class Report:
         `sums` are of the episodes that had finished since the last row.
         """
         self._learned = self._first = self._timed_from = learned
+        self._reported = self._last_due()
         self._sums_before = sums or self._sums_before
 
     def add(self, delivery: Delivery, lag: np.ndarray) -> None:
@@ -94,9 +104,15 @@ class Report:
         steps_per_second = a_second(timed * self._steps_per_trajectory)
         updates = timed * learner.updates_per_trajectory
         lag = np.concatenate(self._lags)
+        finished = self._finished()
+        played = (
+            self._learned - self._reported + len(self._deliveries) - len(self._lags)
+        )
+        steps = played * self._steps_per_trajectory
         row = (
             learner.metrics()
-            | self._finished()
+            | finished
+            | episodes.finished_share(finished, steps)
             | {
                 "seconds": seconds,
                 "compile_seconds": self._compile_seconds,
@@ -115,6 +131,7 @@ class Report:
             "steps": self._learned * self._steps_per_trajectory,
             **hosts.total({"dropped": self._dropped, "lost_episodes": self._lost}),
         }
+        self._reported = self._learned
         self._lags, self._deliveries, self._sums_before = [], [], episodes.no_sums()
         return row
 

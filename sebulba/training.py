@@ -70,7 +70,7 @@ def train(
       late: how `max_lag` is kept: actors wait, or late trajectories are dropped.
       seed: random seed of the agent; environments have their own.
       trajectories_per_report: trajectories between two reports; default: a hundredth of the
-        run, at most 1,000.
+        run, at most 1,000, and before these after 1, 2, 4, 8, ... trajectories.
       restore: (initial state, its layout) -> the state to resume from, for example
         `checkpoint.Checkpoints.restore`. In lock-step, with environments that offer
         `snapshot` and on as many cores, it resumes bit for bit. Otherwise the learner does,

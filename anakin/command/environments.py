@@ -10,6 +10,7 @@ from podracer.errors import UserError, nearest
 from podracer.runs import run
 
 DEFAULT = "catch"
+OF_SEBULBA = ("gym", "dm", "ale", "grpc", "grpcs")  # kinds of its environments
 HELP = (
     "the environment; or LIBRARY:NAME, as gymnax:CartPole-v1; or MODULE:CLASS, one of "
     "your own"
@@ -18,14 +19,33 @@ HELP = (
 
 def choose(name: str) -> command.Choice:
     """`--env NAME`. Raises UserError for a name that cannot be any environment's."""
+    module, _, rest = name.partition(":")
+    if module in OF_SEBULBA and ":" in name:
+        raise UserError(
+            f"--env: {module}: environments run in Sebulba: sebulba train --env {name}"
+        )
+    if module == "jax" and rest:
+        raise UserError(f"--env: jax: is for Sebulba; here it is --env {rest}")
+    if name == module and name not in envs_jax.ENVIRONMENTS and imports.exists(name):
+        raise UserError(f"--env: {name!r} is a module{_its_environments(name)}")
     known = () if ":" in name else tuple(envs_jax.ENVIRONMENTS)
-    module = name.partition(":")[0]
     if brings_code(name) and not imports.exists(module):
         raise UserError(
             f"--env: {module!r} in {name!r} is neither a library"
             f"{nearest(module, adapters.LIBRARIES)} nor a module in the current folder"
         )
     return command.make_choice("env", name, known, HELP)
+
+
+def _its_environments(name: str) -> str:
+    """The end of an error message: which names of a module are environments."""
+    module = imports.module(name, "--env")
+    known = [
+        f"{name}:{x}"
+        for x in imports.defined(module)
+        if hasattr(getattr(module, x), "step")
+    ]
+    return f"; its environments: {', '.join(known) or f'none; {name}:CLASS names one'}"
 
 
 def brings_code(name: str) -> bool:

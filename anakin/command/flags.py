@@ -95,3 +95,5 @@ class Plan(Train):
     """Compiles what `anakin train` would run with these flags for a TPU slice, without a
     TPU, and prints what the compiler says about it.
     """
+
+    MAIN = ()

@@ -32,6 +32,8 @@ class Tune(Train):
     Leaves a folder with a run folder for each trial, and Optuna's study.log.
     """
 
+    MAIN = ()
+
     tune: commands.TogetherSearch = dataclasses.field(
         default_factory=commands.TogetherSearch
     )

@@ -5,7 +5,10 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import dm_env
+import jax
 import jax.numpy as jnp
+import numpy as np
 from dm_env import specs
 
 from podracer import command, imports, networks, transformations
@@ -129,6 +132,7 @@ def network_maker(path: str | None, chosen: Algorithm) -> tuple[MakeNetwork, Any
     """
     own = chosen.make_network
     kind = networks.Network if own is None else object
+    given = path is not None
     if path is None:
         path, function = f"{chosen.name}.make_network", own or networks.actor_critic
     else:
@@ -151,9 +155,53 @@ def network_maker(path: str | None, chosen: Algorithm) -> tuple[MakeNetwork, Any
                 f"--network: {path} gives {type(network).__name__}; it must be "
                 "podracer.networks.Network"
             )
+        if given and chosen.name.startswith(f"{__package__}.") and own is None:
+            _check_predictions(f"--network: {path}", network, observation_spec)
         return network
 
     return make, config if has_flags else imports.NoOptions()
+
+
+def _check_predictions(where: str, network: Any, observation_spec: Any) -> None:
+    """Raises UserError unless a network predicts what our agents learn from. Only traces."""
+    size = 2
+    arrays = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((size, *x.shape), x.dtype),
+        (
+            specs.Array((), np.int32),
+            specs.Array((), np.float32),
+            specs.Array((), np.float32),
+            observation_spec,
+        ),
+    )
+
+    def step(timestep: dm_env.TimeStep) -> Any:
+        params = network.init(jax.random.key(0))
+        return network.step(params, network.initial_memory(size), timestep)
+
+    try:
+        result = jax.eval_shape(step, dm_env.TimeStep(*arrays))
+    except Exception as error:
+        raise UserError(f"{where}: step fails: {imports.describe(error)}") from error
+    wanted = "networks.Predictions(policy, value)"
+    if not isinstance(result, tuple) or len(result) != 2:
+        kind = type(result).__name__
+        raise UserError(f"{where}: step gives {kind}; it must be (memory, {wanted})")
+    predictions = result[1]
+    if not isinstance(predictions, networks.Predictions):
+        kind = type(predictions).__name__
+        raise UserError(f"{where}: predicts {kind}; it must be {wanted}")
+    if not hasattr(predictions.policy, "log_prob"):
+        kind = type(predictions.policy).__name__
+        raise UserError(
+            f"{where}: its policy is {kind}; it must be a policy of podracer.networks, as "
+            "policies.Categorical(logits)"
+        )
+    if (shape := getattr(predictions.value, "shape", None)) != (size,):
+        raise UserError(
+            f"{where}: its value is {shape} for {size} timesteps; it must be ({size},), as "
+            "value[..., 0] of a layer with one unit"
+        )
 
 
 def upgraded(chosen: Algorithm, values: Any) -> Any:

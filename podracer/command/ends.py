@@ -11,10 +11,10 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from podracer import interrupts
 from podracer.errors import UserError, nearest
-from podracer.parallel import watch
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -95,7 +95,7 @@ def _saying_why(program: str) -> Iterator[None]:
     except Terminated as end:
         line, code = "terminated", end.args[0]
     except SystemExit as end:
-        watch.leave(end.code, "terminated")
+        _leave(end.code, "terminated")
         raise
     except MemoryError as error:
         line, code = f"error: not enough memory: {error}", 2
@@ -107,7 +107,7 @@ def _saying_why(program: str) -> Iterator[None]:
         if _is_read():  # then it was another pipe
             raise
         _drop_output()
-        watch.leave(128 + signal.SIGPIPE, "nobody reads the output")
+        _leave(128 + signal.SIGPIPE, "nobody reads the output")
         sys.exit(128 + signal.SIGPIPE)
     except OSError as error:
         if error.errno not in FULL:
@@ -119,7 +119,7 @@ def _saying_why(program: str) -> Iterator[None]:
         return
     line = f"{program}: {' '.join(line.split())}"
     print(line, file=sys.stderr)
-    watch.leave(code, line)
+    _leave(code, line)
     sys.exit(code)
 
 
@@ -159,6 +159,12 @@ def run_exit_handlers() -> None:
 
 def _hangs() -> bool:
     return any(getattr(thread, "may_hang", False) for thread in threading.enumerate())
+
+
+def _leave(code: Any, line: str) -> None:
+    """Tells the other hosts of a run; there are none where JAX was never needed."""
+    if watch := sys.modules.get("podracer.parallel.watch"):
+        watch.leave(code, line)
 
 
 def _without_device() -> str:

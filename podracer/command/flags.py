@@ -3,10 +3,15 @@
 import argparse
 import contextlib
 import dataclasses
+import functools
 import inspect
 import io
 import itertools
 import re
+import shutil
+import textwrap
+import typing
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
@@ -107,7 +112,8 @@ def parse(
     """`default`, a frozen dataclass, with the fields that the flags change.
 
     A field that holds another dataclass has that dataclass's fields as flags, whatever
-    its annotation. `choices` are known already and only shown by `--help`, which exits.
+    its annotation. `choices` are known already and only shown by `--help`, which exits. Where
+    `default` has MAIN, the flags that most people use, it shows these; `--help all` the others.
     Raises UserError for an unknown flag, an empty argument and a value that does not fit.
     """
     choices = tuple(choices)
@@ -118,13 +124,21 @@ def parse(
     ]
     fields += [("parsed", Annotated[type(default), tyro.conf.arg(name="")], default)]
     flags = [f"--{choice.flag}" for choice in choices] + list(_flags(default))
+    kind = dataclasses.make_dataclass("Flags", fields, frozen=True)
+    asked = {"-h", "--help"}.intersection(argv)
+    if asked and (main := getattr(default, "MAIN", ())):
+        rest = itertools.dropwhile(lambda x: x not in asked, argv)
+        shown = None if [*rest][1:2] == ["all"] else main
+        with _one_line():
+            print(_help(kind, program, inspect.getdoc(default) or "", shown))
+        raise SystemExit(0)
     try:
         with _one_line():
             parsed, unknown = tyro.cli(
-                dataclasses.make_dataclass("Flags", fields, frozen=True),
+                kind,
                 prog=program,
                 description=inspect.getdoc(default),
-                args=argv,
+                args=_whole_numbers(default, argv),
                 return_unknown_args=True,
             )
     except UserError as error:
@@ -136,6 +150,64 @@ def parse(
     if unknown:
         raise UserError(_explain(unknown[0], argv, flags))
     return parsed.parsed
+
+
+def _help(kind: type, program: str, about: str, shown: Sequence[str] | None) -> str:
+    """The help of a command: the flags `shown`, without their dashes; None: all of them."""
+    with (
+        warnings.catch_warnings()
+    ):  # the only way to the texts before tyro draws its boxes
+        warnings.simplefilter("ignore", DeprecationWarning)
+        parser = tyro.extras.get_parser(kind)
+    wide = min(100, shutil.get_terminal_size().columns) - 1
+    wrap = functools.partial(
+        textwrap.fill, width=wide, break_long_words=False, break_on_hyphens=False
+    )
+    lines = [f"usage: {program} [OPTIONS]", "", about, "", "options:"]
+    for action in parser._actions:
+        name = action.option_strings[0].removeprefix("--")
+        if name == "-h" or (shown is not None and name not in shown):
+            continue
+        words = ", ".join(action.option_strings)
+        values = f"{action.metavar or ''}".replace("{None}|", "").replace(",", ", ")
+        lines.append(
+            wrap(f"{words} {values}", initial_indent="  ", subsequent_indent="    ")
+        )
+        text = " ".join((action.help or "").split()).replace("(default: None)", "")
+        text = text.replace("(default: ", "(default:\N{NO-BREAK SPACE}").strip()
+        lines.append(wrap(text, initial_indent="      ", subsequent_indent="      "))
+    if shown is not None:
+        number = len(parser._actions) - 1
+        lines += [
+            "",
+            wrap(f"{program} --help all shows {number} flags, the agent's too"),
+        ]
+    return "\n".join(lines).replace("\N{NO-BREAK SPACE}", " ")
+
+
+def _whole_numbers(config: Any, argv: Sequence[str]) -> list[str]:
+    """The command line with `1e6` as Python's int reads it, where a flag takes an int."""
+    kinds = dict(_kinds(config))
+    words = [*argv]
+    for i, word in enumerate(words):
+        flag, equals, value = word.partition("=")
+        if not equals:
+            flag, value = (words[i - 1] if i else ""), word
+        number = re.fullmatch(r"(\d+)(?:\.(\d*))?[eE]\+?(\d{1,2})", value)
+        if number is None or not _takes_int(kinds.get(flag)):
+            continue
+        before, after, exponent = number[1], number[2] or "", int(number[3])
+        if len(after.rstrip("0")) <= exponent:
+            whole = int(before + after.rstrip("0")) * 10 ** (
+                exponent - len(after.rstrip("0"))
+            )
+            words[i] = f"{flag}={whole}" if equals else f"{whole}"
+    return words
+
+
+def _takes_int(kind: Any) -> bool:
+    kinds = (kind, *typing.get_args(kind))
+    return int in kinds and float not in kinds
 
 
 def _kind(choice: Choice) -> Any:
@@ -200,8 +272,13 @@ def _explain(token: str, argv: Sequence[str], flags: Sequence[str]) -> str:
     return f"{token!r}: unexpected{flag} (see --help)"
 
 
-def _flags(config: Any, prefix: str = "--") -> Iterator[str]:
+def _flags(config: Any) -> Iterator[str]:
     """The flags of a dataclass, as tyro names them."""
+    return (flag for flag, _ in _kinds(config))
+
+
+def _kinds(config: Any, prefix: str = "--") -> Iterator[tuple[str, Any]]:
+    """The flags of a dataclass, as tyro names them, and the type of each."""
     for field in dataclasses.fields(config):
         value, word = getattr(config, field.name), field.name.rstrip("_")
         # As in `lambda_`, whose last underscore tyro keeps.
@@ -209,10 +286,10 @@ def _flags(config: Any, prefix: str = "--") -> Iterator[str]:
         if tyro.conf.Positional in getattr(field.type, "__metadata__", ()):
             continue
         if field.type == Flat[type(value)]:
-            yield from _flags(value, prefix)
+            yield from _kinds(value, prefix)
         elif dataclasses.is_dataclass(value):
-            yield from _flags(value, f"{prefix}{name}.")
+            yield from _kinds(value, f"{prefix}{name}.")
         else:
-            yield f"{prefix}{name}"
+            yield f"{prefix}{name}", field.type
         if isinstance(value, bool):
-            yield f"{prefix}no-{name}"
+            yield f"{prefix}no-{name}", field.type

@@ -8,10 +8,6 @@ import time
 import zlib
 from pathlib import Path
 
-import jax
-
-from podracer.parallel import hosts
-
 MINIMUM_SECONDS = 0.1  # of compiling: what takes less is not worth a file
 DAYS = 30  # after which an unused program is removed
 CPU = Path("/proc/cpuinfo")
@@ -26,6 +22,10 @@ def keep_programs() -> None:
     without a folder that only the user can write to: what is in it is executed. Each kind
     of CPU has a folder of its own, for home folders that several machines share.
     """
+    import jax  # which commands that train nothing do not need
+
+    from podracer.parallel import hosts
+
     chosen = jax.config.jax_compilation_cache_dir is not None
     if chosen or not jax.config.jax_enable_compilation_cache or hosts.number_of() > 1:
         return

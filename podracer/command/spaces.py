@@ -5,8 +5,6 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
-
 from podracer.errors import UserError
 
 
@@ -26,6 +24,8 @@ class Range(NamedTuple):
         """The place of a value: the inverse of `at`."""
         if self.low <= 0.0:
             return (value - self.low) / (self.high - self.low)
+        import jax.numpy as jnp  # which a list of runs does not need
+
         return jnp.log(value / self.low) / math.log(self.high / self.low)
 
 

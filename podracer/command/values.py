@@ -12,6 +12,7 @@ import typeguard
 from podracer.errors import UserError, nearest
 
 Config = TypeVar("Config")
+OURS = ("podracer", "anakin", "sebulba", "envs_jax")  # other packages are a user's
 PLAIN = str, int, float, bool  # JSON has them as they are
 # Annotates a field that may differ: the one beside it has the checksum of what it names.
 PINNED = "pinned by a checksum"
@@ -50,10 +51,13 @@ def filled(default: Config, values: Mapping[str, Any], where: str = "") -> Confi
         for field in dataclasses.fields(default)
     }
     if unknown := sorted(map(str, values.keys() - fields.keys())):
-        raise UserError(
-            f"{where}{unknown[0]} is unknown to this version of podracer (another one may "
-            f"have written it){nearest(unknown[0], fields)}"
+        kind = type(default)
+        whose = (
+            "is unknown to this version of podracer (another one may have written it)"
+            if kind.__module__.partition(".")[0] in OURS
+            else f"is no field of {kind.__module__}.{kind.__qualname__} (was it renamed?)"
         )
+        raise UserError(f"{where}{unknown[0]} {whose}{nearest(unknown[0], fields)}")
     hints = typing.get_type_hints(type(default), include_extras=False)
     replaced = {
         name: filled(fields[name], value, f"{where}{name}.")

@@ -5,8 +5,10 @@ commands for those flags and the program, which `--dry-run` prints; and `run`, w
 executes them.
 """
 
+import contextlib
+import io
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from podracer import command
 from podracer.errors import UserError
@@ -26,7 +28,8 @@ def _starter(name: str, program: list[str]) -> Callable[[Sequence[str]], None]:
     place = PLACES[name]
 
     def start(argv: Sequence[str]) -> None:
-        config = command.parse(place.Config(), argv, f"podracer launch {name}")
+        with _usage():
+            config = command.parse(place.Config(), argv, f"podracer launch {name}")
         if not program:
             raise UserError(f"which program? podracer launch {place.EXAMPLE}")
         if config.execution.restarts:
@@ -38,6 +41,17 @@ def _starter(name: str, program: list[str]) -> Callable[[Sequence[str]], None]:
 
     start.__doc__ = place.Config.__doc__  # which `--help` lists
     return start
+
+
+@contextlib.contextmanager
+def _usage() -> Iterator[None]:
+    """Adds to the usage of `--help` what follows the flags."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said):
+            yield
+    finally:
+        print(said.getvalue().replace("\n\n", " -- COMMAND\n\n", 1), end="")
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -15,10 +15,10 @@ from podracer import command
 from podracer.errors import check_at_least_one, check_range
 from podracer.launch import restarts
 from podracer.launch.steps import END_SECONDS, Execution, Step, end
-from podracer.parallel.hosts import VARIABLES
 
 EXAMPLE = "local 2 -- python train.py"
 MOST_PROCESSES = 1_000
+CHATTER = "[Gloo] Rank "  # how many it is connected to; XLA has no switch for it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +64,8 @@ def run(config: Config, program: Sequence[str]) -> int:
 
 
 def _variables(address: str, config: Config, number: int) -> list[str]:
+    from podracer.parallel.hosts import VARIABLES  # imports JAX
+
     values = address, config.processes, number
     named = [*zip(VARIABLES, values), ("JAX_NUM_CPU_DEVICES", config.cores)]
     return [f"{name}={value}" for name, value in named]
@@ -109,7 +111,7 @@ def _print_lines(name: str, lines: IO[str], failed: list[OSError]) -> None:
     """Reads to the end even where nothing can be printed: else the process would block."""
     for line in lines:
         try:
-            if not failed:
+            if not (failed or line.startswith(CHATTER)):
                 print(f"[{name}] {line}", end="", flush=True)
         except OSError as error:  # nobody reads, or the disk is full
             failed.append(error)

@@ -21,6 +21,12 @@ if [ -n "$SLURM_GPUS_ON_NODE" ]; then
   export JAX_LOCAL_DEVICE_IDS=$(seq -s, 0 $((SLURM_GPUS_ON_NODE - 1)))
 fi
 """
+# Since SLURM 22.05 srun does not inherit it: https://slurm.schedmd.com/srun.html
+CPUS = """\
+if [ -n "$SLURM_CPUS_PER_TASK" ]; then
+  export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
+fi
+"""
 SRUN = "srun --kill-on-bad-exit=1 "
 
 
@@ -34,7 +40,8 @@ class Config:
     nodes: int = 1
     """number of hosts"""
     options: tuple[str, ...] = ()
-    """further sbatch options, e.g. partition=gpu time=02:00:00 gpus-per-node=4"""
+    """further sbatch options, e.g. partition=gpu time=02:00:00 gpus-per-node=4
+    cpus-per-task=32"""
     execution: command.Flat[Execution] = dataclasses.field(default_factory=Execution)
 
     def __post_init__(self):
@@ -67,7 +74,7 @@ def script(config: Config, program: Sequence[str]) -> str:
     flags += ["requeue", "open-mode=append"] if count else ["no-requeue"]
     head = "".join(f"#SBATCH --{flag}\n" for flag in flags)
     body = _restarted(program, count) if count else f"{SRUN}{shlex.join(program)}\n"
-    return f"#!/bin/bash\n{head}{ALL_GPUS}{body}"
+    return f"#!/bin/bash\n{head}{CPUS}{ALL_GPUS}{body}"
 
 
 def _restarted(program: Sequence[str], count: int) -> str:

@@ -99,3 +99,13 @@ def means(row: Mapping[str, float]) -> dict[str, float]:
         for name in ("episode_return", "episode_length")
     }
     return {**row, **taken}
+
+
+def finished_share(row: Mapping[str, float], steps: float) -> dict[str, float]:
+    """Which share of a row's environment steps are those of the episodes that finished in it.
+
+    The mean over many rows is 1, but where only some episodes end: their mean return then
+    says little about the others.
+    """
+    length = row["episode_length"] if row["episodes"] else 0.0  # else NaN
+    return {"finished_share": row["episodes"] * length / steps}

@@ -13,6 +13,10 @@ _OF_EPISODES = {
     "episodes": ("episodes", "number of episodes finished in this row"),
     "episode_return": ("reward", "mean undiscounted return of these episodes"),
     "episode_length": ("environment steps", "mean length of these episodes"),
+    "finished_share": (
+        "share",
+        "steps of these episodes, as a share of the row's; far below 1 where few end",
+    ),
     "evaluation_episodes": (
         "episodes",
         "number of evaluation episodes, played without exploration; 0 in most rows",
@@ -126,15 +130,15 @@ WEIGHT = {  # what the mean over rows is weighted by
 }
 
 
-def human(number: float) -> str:
+def human(number: float, digits: int = 3) -> str:
     """A number with three digits and a suffix: 0.985, 1.23k, 4M, 2.1B; NaN is a dash."""
     if math.isnan(number):
         return "-"
     for suffix in ("", "k", "M", "B"):
         if abs(number) < 999.5:
-            return f"{number:.3g}{suffix}"
+            return f"{number:.{digits}g}{suffix}"
         number /= 1000
-    return f"{number:.3g}T"
+    return f"{number:.{digits}g}T"
 
 
 def merge(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -10,7 +10,7 @@ from podracer import command, files, metrics
 from podracer.checkpoints import finding
 from podracer.errors import UserError
 from podracer.metrics import human
-from podracer.runs import listing, run, run_folder
+from podracer.runs import listing, results, run, run_folder
 from podracer.runs.members import Member
 
 COLUMNS = ("run", "seed", "steps", "return", "state")
@@ -71,6 +71,9 @@ def train(
         finally:
             if not options.quiet:
                 print("\n".join(listing.aligned([COLUMNS, *table(base, members)])))
+                folders = results.grouped([base / m.name for m in members], title)
+                print(*results.described(folders), sep="\n")
+                print(f"{title}: curve in {base / run_folder.CURVE}", flush=True)
     if failures := [x for m in members if (x := failure(base / m.name))]:
         raise FloatingPointError("; ".join(failures))
     return base

@@ -13,7 +13,8 @@ from podracer.errors import UserError, nearest
 from podracer.metrics import human
 from podracer.runs import run_folder
 
-COLUMNS = ("run", "state", "agent", "env", "seed", "steps", "return", "age")
+# The folder is last: a terminal breaks a long line, and its path can be copied whole.
+COLUMNS = ("state", "agent", "env", "seed", "steps", "return", "age", "run")
 ABSENT = "-"
 
 
@@ -126,27 +127,76 @@ def to_points(rows, x: str, y: str) -> np.ndarray:
 
 
 def table(runs: Sequence[Run]) -> list[tuple[str, ...]]:
-    """One line of COLUMNS per run, oldest first."""
-    states = [run_folder.load_state(run.folder) for run in runs]
-    pairs = sorted(zip(states, runs), key=lambda pair: pair[0].get("started", 0))
-    return [_line(run, state) for state, run in pairs]
+    """One line of COLUMNS per run, oldest first.
+
+    Runs of one program that differ in their seeds alone, and have come equally far, are one
+    line: the mean of their returns.
+    """
+    groups: dict[Any, list[_Listed]] = {}
+    for run in runs:
+        listed = _Listed(run, run_folder.load_state(run.folder), _newest(run))
+        groups.setdefault(_group(listed), []).append(listed)
+    ordered = sorted(
+        groups.values(), key=lambda group: group[0].state.get("started", 0)
+    )
+    return [_line(group) for group in ordered]
 
 
-def _line(run: Run, state: dict[str, Any]) -> tuple[str, ...]:
+class _Listed(NamedTuple):
+    """A run, and what its files say at the moment."""
+
+    run: Run
+    state: dict[str, Any]
+    newest: dict[str, Any]  # values of metrics
+
+
+def _newest(run: Run) -> dict[str, Any]:
     try:
-        last = metrics.last(run.folder / run_folder.METRICS)
+        return metrics.last(run.folder / run_folder.METRICS)
     except OSError:
-        last = {}  # a run that cannot be read must not hide the others
-    numbers = (last.get(name) for name in ("steps", "episode_return"))
+        return {}  # a run that cannot be read must not hide the others
+
+
+def _group(listed: _Listed) -> Any:
+    """Equal for the runs that share a line."""
+    run, state, newest = listed
+    name, seed, _ = run.folder.name.rpartition("seed-")
+    together = seed and (run.folder.parent / run_folder.TOGETHER).exists()
+    if run.problem or not together:
+        return run.folder
+    return run.folder.parent, name, state.get("state"), newest.get("steps")
+
+
+def _line(group: Sequence[_Listed]) -> tuple[str, ...]:
+    run, state, newest = group[0]
+    returns = [x.newest.get("episode_return") for x in group]
+    known = [x for x in returns if x is not None]
+    steps, mean = newest.get("steps"), sum(known) / len(known) if known else None
     cells = (
-        str(run.folder),
         "damaged" if run.problem else state.get("state", "unknown"),
         *(str(run.config.get(name, ABSENT)) for name in ("agent", "env")),
-        str(run.config.get("train", {}).get("seed", ABSENT)),
-        *(ABSENT if x is None else human(x) for x in numbers),
+        _seeds([x.run.config.get("train", {}).get("seed") for x in group]),
+        *(ABSENT if x is None else human(x) for x in (steps, mean)),
         _age(time.time() - state["started"]) if "started" in state else ABSENT,
+        _path([x.run.folder for x in group]),
     )
     return tuple(map(printable, cells))
+
+
+def _seeds(seeds: Sequence[int | None]) -> str:
+    """7, 0-3 or 0,2,5."""
+    known = sorted(x for x in seeds if x is not None)
+    if len(known) > 1 and known == [*range(known[0], known[-1] + 1)]:
+        return f"{known[0]}-{known[-1]}"
+    return ",".join(map(str, known)) or ABSENT
+
+
+def _path(folders: Sequence[Path]) -> str:
+    """Of a group a pattern that a shell expands to all of them."""
+    if len(folders) == 1:
+        return str(folders[0])
+    name, seed, _ = folders[0].name.rpartition("seed-")
+    return str(folders[0].parent / f"{name}{seed}*")
 
 
 def aligned(table: Sequence[Sequence[str]]) -> list[str]:

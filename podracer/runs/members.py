@@ -20,7 +20,7 @@ from podracer.checkpoints import finding
 from podracer.checkpoints.checkpoint import Checkpoints
 from podracer.command import spaces
 from podracer.errors import UserError
-from podracer.runs import lineage, recording, run, run_folder
+from podracer.runs import lineage, recording, results, run, run_folder
 from podracer.runs.listing import to_points
 from podracer.runs.progress import Progress
 from podracer.runs.sinks import Sinks
@@ -176,6 +176,8 @@ def train(
         failures = _recorded(
             stack, updates, state_of, live, base, members, config, title
         )
+        if stopped() and not options.quiet:
+            run.say_resuming(print, base, about)
     _raise(failures)
     return base
 
@@ -198,6 +200,11 @@ def _resume(
         updates, failures = _common(
             folders, replaced=any(m.population for m in members)
         )
+        newest = [metrics.last(folder / run_folder.METRICS) for folder in folders]
+        if all(_is_last(row, updates, config.total_steps) for row in newest):
+            if not options.quiet:
+                print(f"{base}: all steps of its runs are done: nothing was left to do")
+            return base
 
         def restore(states: Sequence[Any], layout: Any) -> list[Any]:
             return [
@@ -220,6 +227,8 @@ def _resume(
             live[number] = stack.enter_context(one)
         run_folder.rewrite_config(base, about | {"train": config}, run_folder.TOGETHER)
         failures |= _recorded(stack, loop, state_of, live, base, members, config, title)
+        if stopped() and not options.quiet:
+            run.say_resuming(print, base, about)
     _raise(failures)
     return base
 
@@ -247,6 +256,12 @@ def _common(
         for x in failed
         if updates not in whole[x]
     }
+
+
+def _is_last(row: Mapping[str, Any], updates: int, total_steps: int) -> bool:
+    """Whether a run's newest row is its last one, and of the checkpoint after `updates`."""
+    steps = row.get("steps") or 0
+    return steps >= total_steps and row.get("updates") == updates
 
 
 def _set_aside(checkpoints: Path, updates: int) -> None:
@@ -321,13 +336,18 @@ def _recorded(
     title: str,
 ) -> dict[Path, FloatingPointError]:
     """Records what the program yields; draws the curves of all members when `stack` ends."""
-    stack.push(partial(_draw, base, [base / m.name for m in members], title))
+    folders = [base / m.name for m in members]
+    stack.push(partial(_draw, base, folders, title))
     progress = Progress(config.total_steps, title, config.keep.quiet)
     stack.enter_context(progress)
     if not config.keep.quiet:
         print(f"{title}: {len(live)} runs, recorded in {base}")
     replaced = any(m.population for m in members)
-    return _record(updates, state_of, live, progress, replaced)
+    failures = _record(updates, state_of, live, progress, replaced)
+    if not config.keep.quiet and not replaced:  # of a population, its lineage is said
+        print(*results.described(results.grouped(folders, title)), sep="\n")
+        print(f"{title}: curve in {base / run_folder.CURVE}", flush=True)
+    return failures
 
 
 def _record(
@@ -380,6 +400,10 @@ def _together(rows: Sequence[dict[str, float]]) -> dict[str, float]:
     returns = [row["episode_return"] for row in rows]
     known = [x for x in returns if np.isfinite(x)]
     return rows[0] | {
+        "episodes": sum(row.get("episodes", 0) for row in rows),
+        "finished_share": float(
+            np.mean([row.get("finished_share", 1) for row in rows])
+        ),
         "episode_return": float(np.mean(known)) if known else float("nan"),
         "steps_per_second": sum(row["steps_per_second"] for row in rows),
     }
@@ -397,16 +421,16 @@ def _draw(base: Path, folders: Sequence[Path], title: str, *error: object) -> No
     with contextlib.suppress(*[UserError] * any(error)), files.writing(base):
         together = lineage.is_population(base)
         of_all = f" of a population of {len(folders)}" * together
+        of = {x: g for g, xs in results.grouped(folders, title).items() for x in xs}
         for folder in folders:
             rows = [*metrics.read(folder / run_folder.METRICS)]
             curve = plot.curve(rows, f"{title}, {folder.name}{of_all}")
             plot.save(curve, folder / run_folder.CURVE)
             points = to_points(rows, "steps", "episode_return")
             if len(points):
-                group = folder.name.rpartition("seed-")[0].rstrip("-") or title
-                groups.setdefault(group, []).append(points)
+                groups.setdefault(of[folder], []).append(points)
         if groups and together:
             picture = ancestry.population(lineage.read(base), title)
             plot.save(picture, base / run_folder.CURVE)
         elif groups:
-            plot.save(plot.compare(groups), base / run_folder.CURVE)
+            plot.save(plot.compare(groups, title=title), base / run_folder.CURVE)

@@ -52,6 +52,7 @@ def compare(
     x: str = "steps",
     y: str = "episode_return",
     statistic: str = "mean",
+    title: str = "",
 ) -> Picture:
     """Draws the mean curve of each group of runs, and its 95 % confidence interval.
 
@@ -63,14 +64,14 @@ def compare(
       x: "steps" or "seconds".
       y: a metric of `podracer.metrics`.
       statistic: of the runs: "mean", or "iqm", see `iqm`.
+      title: of the picture; a single group's name is its own.
     """
     over = "" if statistic == "mean" else f", {statistic.upper()} of runs"
     picture, axes = _picture(label(x), label(y) + over)
     for (name, runs), look in zip(groups.items(), itertools.cycle(LOOKS)):
         runs = [points for points in runs if len(points)]
-        single = len(runs) == 1 and y == "episode_return"
-        end = _mean_return(runs[0]) if single else None
         few = [thin(points) for points in runs]
+        end = _group_end(runs, y, STATISTICS[statistic])
         _draw(axes, few, plain(name), look, end, STATISTICS[statistic])
     if not axes.lines:
         axes.set(xticks=[], yticks=[])
@@ -78,9 +79,13 @@ def compare(
         axes.text(0.5, 0.5, nothing, ha="center", transform=axes.transAxes)
     if len(groups) > 1:
         axes.legend(frameon=False, fontsize="small")
-    else:
+        axes.set_title(plain(title))
+    elif groups:
         axes.set_title(*map(plain, groups))
-        name_the_end(axes)
+        for line in axes.lines[-1:]:  # a dot for each of many would hide another
+            place = line.get_xydata()[-1]
+            axes.plot(*place, "o", color=line.get_color())
+            name_the_end(axes, human(end))
     return picture
 
 
@@ -133,9 +138,17 @@ def _picture(xlabel: str, ylabel: str) -> tuple[Picture, Axes]:
 
 def dress(axes: Axes) -> None:
     """What all pictures have in common."""
-    axes.xaxis.set_major_formatter(lambda number, _: human(number))
+    axes.xaxis.set_major_formatter(lambda number, _: _tick(axes.get_xticks(), number))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
+
+
+def _tick(ticks: Sequence[float], number: float) -> str:
+    """A number with as many digits as it takes to tell the ticks of an axis apart."""
+    for digits in range(3, 9):
+        if len({human(x, digits) for x in ticks}) == len(ticks):
+            break
+    return human(number, digits)
 
 
 def plain(name: str) -> str:
@@ -161,10 +174,10 @@ def _draw(
     runs: list[np.ndarray],
     name: str,
     look: dict,
-    end: float | None,
+    end: float,
     statistic: Callable,
 ) -> None:
-    """Draws a group of runs; `end`, or else the mean curve's end, is its label."""
+    """Draws a group of runs, with `end`, its score, in its label."""
     if not runs:
         return
     if len(runs) == 1:
@@ -176,17 +189,23 @@ def _draw(
         mean, band = statistic(values, axis=0), interval(values, statistic)
         axes.fill_between(x, *band, color=look["color"], alpha=0.2, lw=0)
         name = f"{name}, {len(runs)} runs"
-    end = mean[-1] if end is None else end
     axes.plot(x, mean, linewidth=2, label=f"{name}: {human(end)}", **look)
-    axes.plot(x[-1], end, "o", color=look["color"])
 
 
-def name_the_end(axes: Axes) -> None:
-    """Labels the end of the last curve, if there is one, with its last value."""
+def _group_end(runs: Sequence[np.ndarray], y: str, statistic: Callable) -> float:
+    """The score of runs where the shortest ends; NaN if there are none."""
+    if not runs:
+        return np.nan
+    last = min(points[-1, 0] for points in runs)
+    return float(statistic([_end(points[points[:, 0] <= last], y) for points in runs]))
+
+
+def name_the_end(axes: Axes, text: str | None = None) -> None:
+    """Labels the end of the last curve, if there is one, by default with its last value."""
     for line in axes.lines[-1:]:
         x, y = line.get_xydata()[-1]
         axes.annotate(
-            human(y),
+            human(y) if text is None else text,
             (x, y),
             xytext=(8, 0),
             textcoords="offset points",

@@ -11,7 +11,8 @@ import rich.console
 import rich.progress
 from rich.table import Column
 
-from podracer.metrics import Recent, human
+from podracer.metrics import NewestHalf, Recent, human
+from podracer.metrics.recent import EPISODES
 
 LINE_SECONDS = 60.0  # between two plain lines, unless a tenth of the run is sooner
 NARROWEST = 4  # columns of the bar: all else fits into 80 columns beside it
@@ -50,7 +51,9 @@ class Progress:
         self._total, self._title = total_steps, title
         self._steps, self._seconds = 0.0, 0.0  # timed here; a resumed run has more
         self._compiled = False
-        self._recent = Recent(before)
+        self._recent, self._newest = Recent(), NewestHalf()
+        for row in before:
+            self._count(row)
         self._last_line = (-math.inf, 0)  # when, and in which tenth of the run
 
     def __enter__(self) -> Self:
@@ -73,29 +76,52 @@ class Progress:
         if metrics["seconds"]:  # else there is no speed either
             self._seconds += metrics["seconds"]
             self._steps += metrics["steps_per_second"] * metrics["seconds"]
-        self._recent.add(metrics)
+        self._count(metrics)
         steps = min(int(metrics["steps"]), self._total)
         line = self._line(steps, metrics["steps_per_second"])
+        done = f"{steps / self._total:4.0%}  "  # a bar shows it
         self._bar.update(
             self._task, description=line, completed=steps, total=self._total
         )
         if self._plain and self._is_due(steps):
-            self._say(line)
+            self._say(done + line)
 
     def summary(self) -> str:
         """The mean return, as the curve is labelled, and the speed."""
         speed = self._steps / self._seconds if self._seconds else math.nan
-        mean = self._recent.mean_return()
-        return f"mean return {human(mean)}, {human(speed)} steps/s"
+        return f"mean {self._return()}, {human(speed)} steps/s"
+
+    def advice(self) -> str:
+        """A line where the mean return says little about the agent; else empty."""
+        if not self._steps or not self._newest.few_end():
+            return ""
+        ended = (
+            "few episodes end" if self._newest.has_episodes() else "no episode ended"
+        )
+        return (
+            f"{ended} in the newest half of the run, and nothing is known of the return of "
+            "the others: give the environment a time limit, or train for longer"
+        )
+
+    def _count(self, row: Mapping[str, Any]) -> None:
+        self._recent.add(row)
+        self._newest.add(row)
+
+    def _return(self) -> str:
+        """Of the newest episodes, and how many they are where they are few."""
+        if not self._newest.has_episodes():
+            return "return -"
+        mean, episodes = self._recent.mean_return(), self._recent.episodes()
+        few = f" ({episodes} ended)" if episodes < EPISODES else ""
+        return f"return {human(mean)}{few}"
 
     def _line(self, steps: int, steps_per_second: float) -> str:
         left = self._total - steps
         rest = left * self._seconds / self._steps if self._steps else math.nan
         return (
-            f"{steps / self._total:4.0%}"
-            f"  {human(steps)}/{human(self._total)} steps"
+            f"{human(steps)}/{human(self._total)} steps"
             f"  {human(steps_per_second)} steps/s"
-            f"  return {human(self._recent.mean_return())}"
+            f"  {self._return()}"
             f"  ETA {_clock(rest)}"
         )
 

@@ -68,6 +68,8 @@ def record_updates(
         say(f"{title}: nothing was left to do")
     else:
         say(f"{title}: {progress.summary()}, curve in {folder / CURVE}")
+        if advice := progress.advice():
+            say(f"{title}: {advice}")
 
 
 def save_only(updates: Updates, checkpoints: Checkpoints) -> Updates:

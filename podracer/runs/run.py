@@ -4,14 +4,17 @@ newest checkpoint, to the last."""
 import contextlib
 import dataclasses
 import functools
+import importlib.util
 import math
 import os
+import shlex
 import threading
 from collections.abc import Callable, Container, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from podracer import command, metrics
+from podracer.checkpoints import finding
 from podracer.checkpoints.checkpoint import Checkpoints
 from podracer.checkpoints.checkpoint import Config as CheckpointConfig
 from podracer.errors import UserError
@@ -231,6 +234,13 @@ def open_run(
             return is_asked_to_stop() or reached.is_set()
 
         begin = _start_new if options.resume is None else _resume
+        if options.resume and hosts.lead(lambda: is_done(config)):
+            say(
+                f"{options.resume}: all of its {config.total_steps:,} steps are done: "
+                "nothing was left to do"
+            )
+            yield options.resume.absolute(), (x for x in ())
+            return
         folder, checkpoints, updates = begin(
             stack, functools.partial(start, stopped=stopped), config, about
         )
@@ -255,6 +265,50 @@ def open_run(
         )
         with contextlib.closing(recorded):
             yield folder, recorded
+        if is_asked_to_stop():
+            say_resuming(say, folder, about)
+
+
+def is_done(config: Any) -> bool:
+    """Whether the run that `config` resumes has come to its last step, and saved it."""
+    folder = config.keep.resume
+    if hasattr(config, "rule") and not (folder / run_folder.RULE).exists():
+        return False  # of meta-train, which writes the rule again
+    try:
+        newest = metrics.last(folder / run_folder.METRICS)
+    except (OSError, UserError):  # what follows says why
+        return False
+    if newest.get("steps", 0) < config.total_steps:
+        return False
+    whole = next(finding.find_whole(folder / run_folder.CHECKPOINTS), -1)
+    return whole >= newest.get("updates", math.inf)
+
+
+def say_resuming(
+    say: Callable[[str], None], folder: Path, about: Mapping[str, Any]
+) -> None:
+    """Prints the command that resumes a run, or the several runs of one command."""
+    if run_folder.load_state(folder).get("state") == "finished":
+        return
+    base, name = folder, run_folder.CONFIG
+    for place in (folder.parent, folder):
+        if (place / run_folder.TOGETHER).exists():
+            base, name = place, run_folder.TOGETHER
+    words = shlex.split(run_folder.load_config(base, name=name)["command"])[:2]
+    if words[0] in ("anakin", "sebulba"):  # a script is run again
+        flags = shlex.join([*words, "--resume", str(base), *_naming_code(about)])
+        say(f"to resume: {flags}")
+
+
+def _naming_code(about: Mapping[str, Any]) -> Iterator[str]:
+    """The flags without which a folder would choose what is imported, see `check_trusted`."""
+    agent, env, network = (about.get(name) for name in NAMED)
+    if agent and not importlib.util.find_spec(f"podracer.agents.{agent}"):
+        yield from ("--agent", agent)
+    if env and ":" in env:
+        yield from ("--env", env)
+    if network:
+        yield from ("--network", network)
 
 
 def _start_new(

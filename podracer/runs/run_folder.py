@@ -21,7 +21,6 @@ from typing import Any
 from podracer import files, imports
 from podracer.errors import UserError
 from podracer.files import atomic, is_locked, locked, writing
-from podracer.parallel import hosts
 
 CONFIG = "config.json"
 TOGETHER = (
@@ -190,6 +189,10 @@ def held(folder: str | Path) -> Iterator[None]:
 
 def check_shared(folder: Path) -> None:
     """Raises UserError on a host that does not see the folder that host 0 writes."""
+    from podracer.parallel import (
+        hosts,
+    )  # imports JAX, which a list of runs does not need
+
     if hosts.number_of() == 1:
         return
     path = folder / HOSTS
@@ -235,8 +238,8 @@ def check_free(folder: Path, overwrite: bool) -> None:
         return
     if not overwrite:
         raise UserError(
-            f"{folder}: holds a run already; choose another folder, or --overwrite "
-            "(overwrite=True in a script)"
+            f"{folder}: holds a run already; continue it with --resume, choose another "
+            "folder, or --overwrite (in a script: resume=True, overwrite=True)"
         )
     load_config(folder)  # never remove files that no run wrote
 

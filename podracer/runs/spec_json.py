@@ -139,7 +139,13 @@ def as_spec(spec: Any, tree: Any) -> Any:
     if isinstance(spec, dict):
         if not isinstance(tree, Mapping) or tree.keys() != spec.keys():
             names = ", ".join(map(str, spec))
-            raise ValueError(f"{_what(tree)}; it must be a dictionary of {names}")
+            lacks = [x for x in spec if isinstance(tree, Mapping) and x not in tree]
+            which = (
+                f"an observation lacks {lacks[0]!r}, having {', '.join(map(str, tree))}"
+                if lacks
+                else _what(tree)
+            )
+            raise ValueError(f"{which}; it must be a dictionary of {names}")
         return {name: as_spec(part, tree[name]) for name, part in spec.items()}
     if hasattr(spec, "_fields"):
         if hasattr(tree, "_fields"):

@@ -152,10 +152,11 @@ class Policy:
         """[B, ...] in the spec's structure and types. Raises ValueError if it cannot be."""
         batch = () if self._single else (self._batch_size,)
 
-        def batched(spec: Any, x: np.ndarray) -> np.ndarray:
+        def batched(path: Any, spec: Any, x: np.ndarray) -> np.ndarray:
             if x.shape != (*batch, *spec.shape):
+                part = f"'s {jax.tree_util.keystr(path)}" if path else ""
                 raise ValueError(
-                    f"an observation is {x.shape}; this agent sees "
+                    f"an observation{part} is {x.shape}; this agent sees "
                     f"{(*batch, *spec.shape)} {spec.dtype}"
                 )
             return x[None] if self._single else x
@@ -164,4 +165,4 @@ class Policy:
             self.observation_spec, self._used.observation, observation, batch
         )
         tree = spec_json.as_spec(self.observation_spec, observation)
-        return jax.tree.map(batched, self.observation_spec, tree)
+        return jax.tree.map_with_path(batched, self.observation_spec, tree)

@@ -81,7 +81,7 @@ def write(film: Film, path: Path, fps: float | None = None) -> str:
     height, width, _ = first.picture.shape
     ended = sum(bool(frame.timestep.last()) for frame in film.frames)
     return (
-        f"{path}: {len(film.frames)} pictures, {width} x {height}, {fps:.4g} per second"
+        f"{path}: {len(film.frames)} frames, {width} x {height}, {fps:.4g} per second"
         f"{nearest}, {ended} whole episode{'s' * (ended != 1)}"
     )
 

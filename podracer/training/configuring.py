@@ -5,13 +5,14 @@ The command line is read once for the flags that decide which others exist (`--a
 """
 
 import dataclasses
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from podracer import command, networks
+from podracer import command, imports, networks
 from podracer.agent import Agent
 from podracer.agents import AGENTS, from_flags
 from podracer.errors import UserError, check_seed
@@ -103,6 +104,7 @@ def configure(
       UserError: something is unknown, missing or does not fit; a run to resume is not
         there or is another one; another host was started with something else.
     """
+    _refuse_names_without_flags(argv)
     hosts.initialize()
     command.keep_programs()
     others = others or {}
@@ -124,7 +126,7 @@ def configure(
     env = environments.choose(read_first["env"] or environments.default)
     known = {field.name for field in dataclasses.fields(kind)}
     preset = {k: v for k, v in chosen.preset._asdict().items() if k in known}
-    options = environments.default_options(env.name)
+    options = _default_options(environments, env.name, argv)
     new = kind(chosen.preset.config, options, **preset)
     default = _default(new, chosen, before, read_first)
     shown = (
@@ -149,6 +151,26 @@ def configure(
     configured = Configured(config, chosen, env.name, others)
     _check_same_on_hosts(configured, program)
     return configured
+
+
+def _default_options(
+    environments: command.Environments, name: str, argv: Sequence[str]
+) -> Any:
+    """The options of an environment; none for `--help` where its library is missing."""
+    try:
+        return environments.default_options(name)
+    except UserError:
+        if name == environments.default and {"-h", "--help"}.intersection(argv):
+            return imports.NoOptions()
+        raise
+
+
+def _refuse_names_without_flags(argv: Sequence[str]) -> None:
+    """Raises UserError for `anakin train ppo cartpole`."""
+    names = [*itertools.takewhile(lambda x: not x.startswith("-"), argv)][:2]
+    if names and names[0] in AGENTS:
+        flags = " ".join(f"--{flag} {x}" for flag, x in zip(("agent", "env"), names))
+        raise UserError(f"{' '.join(names)!r} needs flags: {flags}")
 
 
 def _before(read_first: Mapping[str, Any], program: str) -> run.StoredRun | None:

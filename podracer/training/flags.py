@@ -1,7 +1,7 @@
 """The flags that `anakin train` and `sebulba train` share."""
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 from podracer import command, networks
 from podracer.errors import check_at_least_one
@@ -13,6 +13,11 @@ from podracer.transformations.replay import Config as Replay
 @dataclasses.dataclass(frozen=True)
 class Train:
     """Flags of both commands; each adds its own. `config.json` keeps them side by side."""
+
+    MAIN: ClassVar[tuple[str, ...]] = (  # which `--help` shows
+        *("agent", "env", "preset", "total-steps", "batch-size", "seed", "seeds"),
+        *("run", "resume", "config", "network"),
+    )
 
     agent: Any
     env: Any

@@ -70,6 +70,8 @@ class Plan(Train):
     its hosts alike and without a TPU, and prints what the compiler says about it.
     """
 
+    MAIN = ()
+
 
 @dataclasses.dataclass(frozen=True)
 class Evaluate(evaluating.Config):

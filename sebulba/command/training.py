@@ -17,6 +17,7 @@ from sebulba import host_environments
 from sebulba.command import environments
 from sebulba.command.flags import Train
 from sebulba.cores import Cores, split
+from sebulba.host_environments.processes import Processes
 from sebulba.report import advice
 from sebulba.starting import most_ahead
 
@@ -51,6 +52,7 @@ def prepare(configured: configuring.Configured) -> Setting:
     make = setting.maker(config)
     with contextlib.closing(environments.example(make, configured.env)) as example:
         specs = example.observation_spec(), example.action_spec()
+        apart = ", each in a process of its own" * isinstance(example, Processes)
     agent = make_agent(configured, specs)
     replayed, most = memory.replayed(agent, specs[0], config), memory.available()
     held = memory.of_learner(agent, len(cores.learners), most)
@@ -60,7 +62,8 @@ def prepare(configured: configuring.Configured) -> Setting:
     steps = 2 * threads * (config.unroll_length + 1)
     memory.check(config.batch_size, steps, specs[0], besides=held)
     if not config.keep.quiet:
-        print(f"{cores}; {threads} actor threads x {config.batch_size} environments")
+        size = f"{threads} actor threads x {config.batch_size} environments"
+        print(f"{cores}; {size}{apart}", flush=True)
     configured.say_torsos(specs[0])
     learners = len(cores.learners) * hosts.number_of()
     configured.say_replay(agent, specs[0], learners)

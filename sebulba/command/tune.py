@@ -19,6 +19,8 @@ class Tune(Train):
     Leaves a folder with a run folder for each trial, and Optuna's study.log.
     """
 
+    MAIN = ()
+
     tune: commands.Search = dataclasses.field(default_factory=commands.Search)
 
 

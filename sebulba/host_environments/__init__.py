@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from podracer import imports
 from podracer.errors import UserError, check_at_least_one, nearest
 from sebulba.host_environments import ale, envpool, envs_jax, python
 from sebulba.host_environments.environment import Games, HostEnvironment
@@ -85,6 +86,11 @@ def _split(name: str) -> tuple[Any, str]:
     prefix, colon, rest = name.partition(":")
     if not colon:
         prefix, rest = "", name
+    if prefix and prefix not in ADAPTERS and imports.exists(prefix):
+        raise UserError(
+            f"--env: a JAX environment of your own is --env jax:{name}, one of gymnasium "
+            f"--env gym:{name}"
+        )
     if prefix not in ADAPTERS or (colon and not prefix):
         raise UserError(
             f"--env: {prefix!r} in {name!r} is no kind of environment"

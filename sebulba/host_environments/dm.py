@@ -111,6 +111,9 @@ def space_of(spec: Any) -> spaces.Space:
 def maker(path: str, arguments: dict[str, Any], options: Any) -> Callable:
     """(seed) -> what a worker calls: an environment that has the seed wherever it takes one."""
 
+    # Not the options: their class would import JAX in the worker.
+    bounds, most = options.check_bounds, options.max_episode_steps
+
     def make(seed: int) -> Callable[[], gymnasium.Env]:
         def make_one() -> gymnasium.Env:
             module, _, name = path.partition(":")
@@ -118,11 +121,11 @@ def maker(path: str, arguments: dict[str, Any], options: Any) -> Callable:
             random.seed(seed)
             np.random.seed(seed % 2**32)
             theirs = function(**seeded(function, arguments, seed))
-            environment = DmEnv(theirs, f"dm:{path}", options.check_bounds)
+            environment = DmEnv(theirs, f"dm:{path}", bounds)
             seed_states(theirs, seed)
-            if options.max_episode_steps is None:
+            if most is None:
                 return environment
-            return gymnasium.wrappers.TimeLimit(environment, options.max_episode_steps)
+            return gymnasium.wrappers.TimeLimit(environment, most)
 
         return make_one
 

@@ -135,6 +135,7 @@ def _gym_maker(name: str, arguments: dict[str, Any], options: Options) -> Maker:
 
     # The registry of a worker has what modules register; a script's own is sent there.
     registered = key if module else gymnasium.spec(key)
+    masked = options.action_mask  # the options' own class would import JAX there
 
     def make_one():
         import importlib
@@ -144,7 +145,6 @@ def _gym_maker(name: str, arguments: dict[str, Any], options: Options) -> Maker:
         if module:
             importlib.import_module(module)
         environment = gymnasium.make(registered, **(settings | arguments))
-        masked = options.action_mask
         return WithMask(environment, f"gym:{name}") if masked else environment
 
     return lambda seed: make_one

@@ -27,6 +27,7 @@ from podracer.imports import describe
 from sebulba.host_environments import checking, guarded, spaces, worker
 from sebulba.host_environments.guarded import DEAD
 
+PRELOADED = ["cloudpickle", "numpy", "gymnasium"]  # once, for all workers
 STARTING = threading.Lock()  # held while the main module is hidden from new processes
 LIVE: "weakref.WeakSet[Workers]" = weakref.WeakSet()
 
@@ -118,6 +119,7 @@ class Workers:
         from gymnasium.vector.utils import clear_mpi_env_vars
 
         context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOADED)
         with STARTING, _without_main_module(), clear_mpi_env_vars(), _without_signals():
             work = _ByValue(worker.work)
             LIVE.add(self)

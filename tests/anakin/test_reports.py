@@ -20,7 +20,7 @@ def loop(done, stopped):
         done,
         reports.Reports(steps=1, total_updates=10, updates=5),
         stopped,
-        read=lambda metrics, failures: [{}],
+        read=lambda metrics, failures: [{"episodes": 0}],
     )
     return [(state, rows is not None) for state, rows in found]
 
@@ -35,3 +35,23 @@ def test_a_stop_at_the_end_leaves_the_report_alone():
     assert loop(10, lambda: True) == []
     assert loop(0, lambda: next(asked))[-1][0] in (5, 10)
     assert loop(0, lambda: False) == [(5, True), (10, True)]
+
+
+def test_a_long_run_reports_early_and_a_resumed_one_at_the_same_updates():
+    found = reports.make_reports(steps=1, total_steps=1_000, updates=None)
+    due = list(itertools.islice(_due(found, 0), 8))
+    assert due == [1, 2, 4, 8, 10, 20, 30, 40]
+    for done in range(41):
+        assert next(_due(found, done)) == min(x for x in [*due, 50] if x > done)
+        assert found.last(done) == max(x for x in [0, *due] if x <= done)
+
+
+def test_chosen_reports_have_no_early_ones():
+    found = reports.make_reports(steps=1, total_steps=100, updates=30)
+    assert list(_due(found, 0)) == [30, 60, 90, 100]
+
+
+def _due(found, done):
+    while done < found.total_updates:
+        done = found.next(done)
+        yield done

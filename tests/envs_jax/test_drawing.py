@@ -57,7 +57,7 @@ def test_pictures_show_the_state(environment):
 
     pictures, alone, fresh = jax.device_get(play(jax.random.key(0)))
     assert pictures.dtype == np.uint8 and pictures.shape[::3] == (5, 3)
-    assert 32 <= min(pictures.shape[1:3]) and 64 <= max(pictures.shape[1:3]) <= 128
+    assert 32 <= min(pictures.shape[1:3]) and 64 <= max(pictures.shape[1:3]) <= 160
     assert (alone != pictures[0]).mean() < 0.01  # edges may differ by rounding
     if not isinstance(environment, Bandit):  # one step, one state
         assert (pictures[0] != pictures[-1]).any()
@@ -83,8 +83,10 @@ def test_a_disc_is_round_and_where_it_should_be():
     mask = covered(drawing.disc(drawing.canvas(), (0.25, 0.75), 0.2))
     assert abs(mask.mean() - np.pi * 0.2**2) < 0.005
     rows, columns = np.nonzero(mask)
-    np.testing.assert_allclose((rows + 0.5).mean() / 64, 0.25, atol=0.01)  # y is up
-    np.testing.assert_allclose((columns + 0.5).mean() / 64, 0.25, atol=0.01)
+    np.testing.assert_allclose(
+        (rows + 0.5).mean() / drawing.CANVAS, 0.25, atol=0.01
+    )  # y is up
+    np.testing.assert_allclose((columns + 0.5).mean() / drawing.CANVAS, 0.25, atol=0.01)
     assert not covered(drawing.disc(drawing.canvas(), (0.5, 0.5), 0)).any()
 
 
@@ -94,5 +96,8 @@ def test_a_line_is_as_long_and_thick_as_it_should_be(end):
     area = 0.1 * np.hypot(end[0] - 0.2, end[1] - 0.2) + np.pi * 0.05**2
     assert abs(mask.mean() - area) < 0.005
     rows, columns = np.nonzero(mask)
-    centre = (columns + 0.5).mean() / 64, 1 - (rows + 0.5).mean() / 64
+    centre = (
+        (columns + 0.5).mean() / drawing.CANVAS,
+        1 - (rows + 0.5).mean() / drawing.CANVAS,
+    )
     np.testing.assert_allclose(centre, (np.array(end) + 0.2) / 2, atol=0.01)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pytest
 import tyro
@@ -19,6 +19,7 @@ from podracer.command import (
     dispatch,
     exits,
     filled,
+    make_choice,
     parse,
     read,
 )
@@ -277,7 +278,7 @@ def test_values_of_another_type_are_refused():
         ({"max_norm": True}, "a.max_norm is True; it must be of type float"),
         ({"clipping": "abs"}, "a.clipping is 'abs'; it must be of type Literal"),
         ({"decay": 1}, "a.decay is 1; it must be of type bool"),
-        ({"nope": 1}, "a.nope is unknown"),
+        ({"nope": 1}, "a.nope is no field of tests.podracer.test_command.Impala"),
         ({"learning_rate": -1}, "a.learning_rate is -1"),
         ([], r"a is \[\]; it must be an object"),
     ]:
@@ -486,3 +487,65 @@ def test_a_thread_that_hangs_changes_no_exit_code(end, code, line):
     assert ended.returncode == code and ended.stderr.endswith(line), ended.stderr
     assert (ended.stderr == line) == (code != 1)  # a traceback
     assert ended.stdout == "handled\n"
+
+
+@dataclasses.dataclass(frozen=True)
+class Numbers:
+    steps: int = 1
+    most: int | None = None
+    rate: float = 1.0
+    name: str = ""
+    inner: Ppo = dataclasses.field(default_factory=Ppo)
+
+
+def test_a_whole_number_may_have_an_exponent():
+    argv = [
+        "--steps",
+        "1e6",
+        "--most=2.5E3",
+        "--rate",
+        "1e-3",
+        "--name",
+        "1e6",
+        "--inner.epochs",
+        "3e0",
+    ]
+    assert parse(Numbers(), argv, "x") == Numbers(10**6, 2500, 1e-3, "1e6", Ppo(3))
+    with pytest.raises(UserError, match="--steps"):
+        parse(Numbers(), ["--steps", "1.5e0"], "x")
+
+
+@dataclasses.dataclass(frozen=True)
+class Many(Numbers):
+    """Has many flags."""
+
+    MAIN: ClassVar[tuple[str, ...]] = ("steps", "env")
+
+    long: str = "x"
+    """a sentence whose words are many, with learning-rate=1e-3,3e-3 among them that no line
+    may break"""
+
+
+def test_help_shows_the_flags_that_most_people_use_and_all_if_asked(
+    capsys, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    choices = [make_choice("env", "catch", ["catch", "chase"])]
+
+    def shown(*argv):
+        with pytest.raises(SystemExit) as exit:
+            parse(Many(), argv, "anakin train", choices)
+        assert exit.value.code == 0
+        out = capsys.readouterr().out
+        assert all(len(line) < 80 for line in out.splitlines())
+        return out
+
+    short, whole = shown("--help"), shown("--help", "all")
+    assert shown("--steps", "3", "-h").count("--") == short.count("--")
+    assert short.startswith("usage: anakin train [OPTIONS]\n\nHas many flags.\n")
+    assert "  --env {catch, chase}\n" in short and "  --steps INT\n" in short
+    assert "anakin train --help all shows 8 flags" in short and "--most" not in short
+    assert "  --most INT\n" in whole and "  --inner.epochs INT\n" in whole
+    assert (
+        "a sentence whose words are many, with learning-rate=1e-3,3e-3 among" in whole
+    )

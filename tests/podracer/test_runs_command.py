@@ -89,3 +89,31 @@ def test_letters_that_the_output_cannot_have(tmp_path):
     done = piped(f"runs {tmp_path}", PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, "")
     assert "l\\xe4uft" in done.stdout
+
+
+def test_a_list_of_runs_needs_no_jax(tmp_path):
+    program = f"""
+import sys
+import podracer.__main__ as command
+from podracer.command import dispatch, exits
+with exits("podracer"):
+    dispatch(command.COMMANDS, ["--help"], "podracer")
+    command.list_runs([{str(tmp_path)!r}])
+print("jax" in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": os.getcwd()},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_the_usage_of_launch_shows_the_command(capsys):
+    with pytest.raises(SystemExit):
+        command.start(["local", "--help"])
+    usage, _, _ = capsys.readouterr().out.partition("\n\n")
+    assert usage.endswith(" -- COMMAND")

@@ -1,6 +1,7 @@
 """What launchers print, word for word as their pages show it, and what they refuse."""
 
 import importlib.metadata
+import io
 import itertools
 import re
 import shlex
@@ -13,7 +14,7 @@ import pytest
 
 from podracer import launch
 from podracer.errors import UserError
-from podracer.launch import tpu, tpu_host
+from podracer.launch import local, tpu, tpu_host
 from tests.podracer.launch import fakes
 
 ROOT = Path(__file__).parents[3]
@@ -152,3 +153,11 @@ def test_the_image_can_have_what_it_names():
     assert defaults["EXTRAS"] in project["project"]["optional-dependencies"]
     extras = importlib.metadata.metadata("jax").get_all("Provides-Extra")
     assert {defaults["ACCELERATOR"], "cuda12", "cuda13"} <= {*extras}
+
+
+def test_what_gloo_says_of_its_connections_is_not_shown(capsys):
+    lines = io.StringIO(
+        "[Gloo] Rank 0 is connected to 1 peer ranks.\n[Gloo] failed\nx\n"
+    )
+    local._print_lines("0", lines, [])
+    assert capsys.readouterr().out == "[0] [Gloo] failed\n[0] x\n"

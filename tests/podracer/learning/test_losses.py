@@ -1,5 +1,9 @@
 """V-trace against published values, rlax, and a slow loop; masks; reward clipping."""
 
+import os
+import subprocess
+import sys
+
 import dm_env
 import hypothesis
 import hypothesis.extra.numpy as hnp
@@ -330,3 +334,17 @@ def test_standardized_without_weight_is_zero():
     """Where every transition is void, as between episodes that end together."""
     x, none = jnp.ones((1, 4)), jnp.zeros((1, 4))
     np.testing.assert_array_equal(losses.standardize(x, none, parallel.AVERAGE), none)
+
+
+def test_ppos_advantages_need_no_import_of_rlax():
+    """It brings TensorFlow Probability: a second of each start."""
+    program = """
+import sys
+import jax.numpy as jnp
+from podracer.learning import losses
+x = jnp.ones((2, 1))
+losses.gae(jnp.ones((3, 1)), losses.Transitions(x, x, x), 0.9)
+assert "rlax" not in sys.modules
+"""
+    env = os.environ | {"PYTHONPATH": os.getcwd()}
+    subprocess.run([sys.executable, "-c", program], env=env, timeout=120, check=True)

@@ -1,9 +1,11 @@
 """Several runs one after another: what each costs the others, and what is left to resume."""
 
 import dataclasses
+import functools
 import json
 import os
 import signal
+import sys
 from typing import NamedTuple
 
 import jax
@@ -82,11 +84,13 @@ def test_each_has_a_folder_and_all_a_table_and_a_curve(tmp_path, capsys):
     stored = run.read_run(tmp_path / "seed-6")
     assert (stored.config["seed"], stored.config["seeds"]) == (6, 1)
     assert run.read_run(tmp_path, together=True).config["seeds"] == 3
-    assert capsys.readouterr().out.splitlines()[-4:] == [
+    assert capsys.readouterr().out.splitlines()[-6:] == [
         "run     seed  steps  return  state",
         "seed-5  5     48     50      finished",
         "seed-6  6     48     60      finished",
         "seed-7  7     48     70      finished",
+        "ppo on catch: mean return 60 (50 to 70, 95 %) over 3 runs",
+        f"ppo on catch: curve in {tmp_path / 'curve.png'}",
     ]
 
 
@@ -141,6 +145,40 @@ def test_a_signal_ends_one_run_and_starts_no_other(tmp_path, number):
     assert train(resumed(tmp_path), stop) == [(6, 0)]
     assert train(resumed(tmp_path)) == [(6, 2), (7, 0)]
     assert states(tmp_path) == ["finished"] * 3
+
+
+def test_a_signal_is_answered_with_the_command_that_resumes(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/sebulba", "train", "--seeds", "3"])
+    stop = functools.partial(os.kill, os.getpid(), signal.SIGTERM)
+    several = tmp_path / "several"
+    train(configured(several, quiet=False), lambda seed, update: update == 2 and stop())
+    assert f"to resume: sebulba train --resume {several}" in lines(capsys)
+    alone = configured(tmp_path / "one", quiet=False)
+    names = {"agent": "my_agent", "env": "my_env:Chase"}
+    run.train(lambda **_: stopped_at_once(stop), alone, None, **names)
+    flags = "--agent my_agent --env my_env:Chase"
+    assert lines(capsys)[-1] == (
+        f"to resume: sebulba train --resume {tmp_path / 'one'} {flags}"
+    )
+
+
+def stopped_at_once(stop):
+    row = {"updates": 1, "steps": 16, "seconds": 1.0, "episode_return": 1.0}
+    yield State(jnp.array(1)), ROW | row
+    stop()
+
+
+def lines(capsys):
+    return capsys.readouterr().out.splitlines()
+
+
+def test_a_finished_run_that_is_resumed_compiles_nothing(tmp_path, capsys):
+    train(configured(tmp_path))
+    config = resumed(tmp_path / "seed-6", quiet=False)
+    run.train(None, config, None, **ABOUT)  # is not called
+    assert "all of its 48 steps are done: nothing was left to do" in lines(capsys)[-1]
 
 
 def test_each_stops_early_alone_and_is_then_done(tmp_path):

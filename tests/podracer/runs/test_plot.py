@@ -182,9 +182,28 @@ def test_runs_that_never_meet_are_drawn(tmp_path):
     plot.save(plot.compare(groups), tmp_path / "curve.png")
 
 
+def test_no_two_ticks_read_alike():
+    run = points([1.0, 2.0], [1_000_000, 1_003_000])
+    axes = plot.compare({"ppo": [run]}).axes[0]
+    texts = [x.get_text() for x in axes.get_xticklabels()]
+    assert len({*texts}) == len(texts) > 3 and "1.001M" in texts
+
+
+def test_the_end_of_a_curve_is_on_it_and_its_number_that_of_the_runs():
+    rising = points(np.arange(200.0))  # its last hundred episodes: 149.5
+    picture = plot.compare({"ppo on catch": [rising, rising + 0.0]})
+    (axes,) = picture.axes
+    line, dot = axes.lines
+    assert dot.get_xydata()[0] == pytest.approx(line.get_xydata()[-1])
+    assert [x.get_text() for x in axes.texts] == ["150"]
+    several = plot.compare({"a": [rising], "b": [rising]}, title="catch").axes[0]
+    assert len(several.lines) == 4 and several.get_title() == "catch"  # no dots
+    assert several.get_legend().get_texts()[0].get_text() == "a: 150"
+
+
 def test_many_groups_look_different():
     groups = {str(n): [points([n, n])] for n in range(20)}
-    lines = plot.compare(groups).axes[0].lines[1::3]
+    lines = plot.compare(groups).axes[0].lines[1::2]
     looks = {(line.get_color(), line.get_linestyle()) for line in lines}
     assert len(looks) == 20
 

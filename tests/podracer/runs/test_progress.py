@@ -95,13 +95,38 @@ def test_quiet(capsys):
 def test_the_mean_return_is_of_a_hundred_episodes_or_what_there_is(capsys):
     def mean_return(*rows):
         summary = show(1000, [metrics(1, *row) for row in rows]).summary()
-        return re.match(r"mean return (\S+),", summary)[1]
+        return re.match(r"mean return (\S+)", summary)[1].rstrip(",")
 
     assert mean_return() == mean_return((math.nan, 0)) == "-"
     assert mean_return((1.0, 30), (math.nan, 0), (4.0, 60)) == "3"
     assert mean_return((1.0, 5000), (7.0, 1)) == "1"
     assert mean_return((1.0, 5000), (7.0, 100)) == "7"
     assert mean_return((1.0, 1), (2.0, 50), (4.0, 50)) == "3"
+
+
+def test_a_return_is_no_longer_shown_where_no_episode_has_ended_lately(capsys):
+    rows = [metrics(100, -1.0, 3), *(metrics(100 * i) for i in range(2, 11))]
+    show(1000, rows)
+    shown = [
+        line.split("return ")[1] for line in capsys.readouterr().out.splitlines()[2:]
+    ]
+    assert shown[0].startswith("-1 (3 ended)") and shown[1].startswith("-  ETA")
+    assert all(line.startswith("-  ") for line in shown[1:])
+
+
+def test_the_advice_where_few_episodes_end():
+    def advice(*finished):
+        rows = [
+            metrics(100 * i, -1.0, n) | {"finished_share": share}
+            for i, (n, share) in enumerate(finished, 1)
+        ]
+        return show(1000, rows, quiet=True).advice()
+
+    assert advice() == advice((1, 1.0)) == advice(*4 * [(0, 0.0), (1, 2.0)]) == ""
+    assert "few episodes end" in advice(*10 * [(3, 0.1)])
+    assert "no episode ended" in advice(*10 * [(0, 0.0)])
+    lucky_at_first = advice(*5 * [(9, 1.0)], *5 * [(1, 0.1)])
+    assert "few episodes end" in lucky_at_first and "time limit" in lucky_at_first
 
 
 def test_a_resumed_run_knows_its_last_episodes(capsys):
@@ -189,7 +214,8 @@ def test_a_live_bar_leaves_the_terminal_as_it_was(end):
     text = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", written)
     assert "impala [on] catch: compiling" in text
     assert "impala [on] catch: compiled in 3.1 s" in text
-    assert "━  50%  500/1k steps  1k steps/s  return 0.25  ETA 0:00:00" in text
+    line = "━ 500/1k steps  1k steps/s  return 0.25 (10 ended)  ETA 0:00:00"
+    assert line in text
     assert "a line in between" in text
 
 
@@ -199,7 +225,7 @@ sys.path.insert(0, {folder!r})
 from test_progress import metrics
 from podracer.runs.progress import Progress
 with Progress(987_600_000_000, "batch_ppo on Phoenix-v5") as shown:
-    shown.update(metrics(123_400_000_000, -12_340.0, 10, seconds=0.00123))
+    shown.update(metrics(123_400_000_000, -12_340.0, 99, seconds=0.00123))
     time.sleep(0.2)
 """
 
@@ -209,6 +235,6 @@ def test_the_longest_line_fits_into_80_columns():
     written, code = in_a_terminal(program, columns=80)
     assert code == 0, written
     text = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", written)
-    last = "12%  123B/988B steps  813k steps/s  return -12.3k  ETA 12d 07h"
+    last = "123B/988B steps  813k steps/s  return -12.3k (99 ended)  ETA 12d 07h"
     (line,) = {line for line in re.split(r"[\r\n]+", text) if "return" in line}
     assert line.endswith(last) and len(line) <= 80 and "━" in line

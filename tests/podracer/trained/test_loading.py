@@ -365,10 +365,10 @@ def test_episodes_as_a_film(catch, tmp_path, capsys):
     anakin_command.render([str(catch[0]), str(out), "--episodes", "2"])
     # Ten timesteps an episode; Catch falls at five a second, and each end is held.
     said = capsys.readouterr().out
-    assert "20 pictures, 320 x 374, 5 per second, 2 whole episodes" in said
+    assert "20 frames, 320 x 374, 5 per second, 2 whole episodes" in said
     assert seconds_of(out) == ([0.2] * 9 + [1.0]) * 2
     anakin_command.render([str(catch[0]), str(out), "--fps", "10", "--max-steps", "3"])
-    assert "4 pictures" in capsys.readouterr().out
+    assert "4 frames" in capsys.readouterr().out
     assert seconds_of(out) == [0.1] * 3 + [1.0]
     with pytest.raises(UserError, match="it must end in .gif or .mp4"):
         anakin_command.render([str(catch[0]), "film.avi"])
@@ -395,7 +395,7 @@ def test_a_game_as_a_film(pong, tmp_path, capsys):
     out = tmp_path / "pong.gif"
     sebulba_command.render([str(pong), str(out), "--max-steps", "5"])
     said = capsys.readouterr().out
-    assert "6 pictures, 320 x 444, 14.29 per second, the nearest to 15" in said
+    assert "6 frames, 320 x 444, 14.29 per second, the nearest to 15" in said
     assert said.endswith("that a .gif has, 0 whole episodes\n")
     with pytest.raises(ValueError, match="it has no pictures"):
         sebulba.film(*counting_agent(), HostCounter(1))
@@ -444,7 +444,7 @@ def test_the_score_stands_below_the_picture(tmp_path):
     out = tmp_path / "x.gif"
     said = video.write(a_film((5, 7), 6), out)
     # As many pixels as are whole multiples, both sides even, no faster than viewers.
-    assert said.endswith("7 pictures, 322 x 254, 50 per second, 1 whole episode")
+    assert said.endswith("7 frames, 322 x 254, 50 per second, 1 whole episode")
     with Image.open(out) as film:
         film.seek(6)
         last = np.asarray(film.convert("RGB"))
@@ -473,7 +473,7 @@ def test_the_pace_of_a_gif_is_said(tmp_path, asked, said, seconds):
 def test_a_film_for_everyone(tmp_path):
     pytest.importorskip("imageio_ffmpeg")
     said = video.write(a_film((5, 7), 5), tmp_path / "x.mp4", 10.0)
-    assert said.endswith("6 pictures, 322 x 254, 10 per second, 1 whole episode")
+    assert said.endswith("6 frames, 322 x 254, 10 per second, 1 whole episode")
     assert b"ftyp" in (tmp_path / "x.mp4").read_bytes()[:12]
 
 
@@ -539,7 +539,10 @@ def test_an_observation_is_read_by_its_names():
 @pytest.mark.parametrize(
     ("observation", "line"),
     [
-        ({"x": 0, "y": [np.array([1, 2])]}, "is x, y; it must be a dictionary of a, b"),
+        (
+            {"x": 0, "y": [np.array([1, 2])]},
+            "lacks 'a', having x, y; it must be a dictionary of a, b",
+        ),
         ([1, 2], "is list; it must be a dictionary of a, b"),
         ({"a": 0, "b": [[1], [2]]}, "is list; it must be 1 arrays"),
         ({"a": None, "b": [np.array([1, 2])]}, "is None; it must be float32"),

@@ -36,6 +36,15 @@ class Chase:
         return jnp.zeros((8, 8, 3), jnp.uint8)
 
 
+class Iffy(Chase):
+    """An `if` on a value that JAX traces."""
+
+    def step(self, key, target, action):
+        if target[0] > 0:
+            target = -target
+        return super().step(key, target, action)
+
+
 def near():
     return Chase(size=0.5)
 
@@ -107,6 +116,26 @@ def plain(observation_spec, action_spec):
 
 def nothing(observation_spec, action_spec):
     return None
+
+
+def pair(observation_spec, action_spec):
+    network = make(observation_spec, action_spec)
+    return network._replace(step=lambda *x: (x[1], tuple(network.step(*x)[1])))
+
+
+def wide(observation_spec, action_spec):
+    network = make(observation_spec, action_spec)
+
+    def step(*inputs):
+        memory, predictions = network.step(*inputs)
+        return memory, predictions._replace(value=predictions.value[..., None])
+
+    return network._replace(step=step)
+
+
+def broken(observation_spec, action_spec):
+    network = make(observation_spec, action_spec)
+    return network._replace(step=lambda params, memory, timestep: params["nowhere"])
 '''
 
 FILES = {

@@ -362,6 +362,12 @@ def test_code_that_cannot_be_used_is_one_line(here, flags, line):
     assert line in str(error.value)
 
 
+def test_names_without_flags_are_answered_with_the_flags():
+    line = "'ppo cartpole' needs flags: --agent ppo --env cartpole"
+    with pytest.raises(UserError, match=line):
+        configure("anakin", "ppo", "cartpole", "--quiet")
+
+
 def test_a_flag_in_place_of_a_files_code_needs_no_trust(here):
     (here / "steals.py").write_text(MODULES["steals"])
     folder = stored(about={"env": "steals:Env"})

@@ -150,7 +150,20 @@ def test_a_killed_run_resumes(here, program, env, flags):
             "--network my_network:nothing",
             "my_network:nothing gives NoneType; it must be",
         ),
+        (
+            "--network my_network:pair",
+            "predicts tuple; it must be networks.Predictions",
+        ),
+        (
+            "--network my_network:wide",
+            "its value is (2, 1) for 2 timesteps; it must be",
+        ),
+        ("--network my_network:broken", "my_network:broken: step fails: KeyError"),
         ("--env my_env:Silent", "Silent.step"),
+        ("--env my_env:Iffy", "my_env.py:41): use jnp.where or jax.lax.cond in place"),
+        ("--env my_env", "a module; its environments: my_env:Chase, my_env:Iffy"),
+        ("--env gym:CartPole-v1", "sebulba train --env gym:CartPole-v1"),
+        ("--env jax:my_env:Chase", "here it is --env my_env:Chase"),
         ("--env my_env:Chase --env.sise 1", "did you mean '--env.size'?"),
         (
             "--agent my_agent --interface.normalize-rewards",
@@ -176,7 +189,7 @@ def test_a_console_script_imports_from_the_current_folder(here, program):
     script = f"from {program}.__main__ import main\nmain()\n"
     (scripts / program).write_text(script)
     env = "my_env:Chase" if program == "anakin" else "jax:my_env:Chase"
-    flags = [*OWN.split(), "--env", env, "--help"]
+    flags = [*OWN.split(), "--env", env, "--help", "all"]
     done = subprocess.run(
         [sys.executable, scripts / program, "train", *flags],
         cwd=here,

@@ -144,3 +144,11 @@ def test_any_options_are_made_or_one_line(data):
             of = TEXTS if isinstance(default, str) else NUMBERS
             given[name] = data.draw(of)
     tried(lambda: kind(**given))
+
+
+def test_an_environment_of_ones_own_is_told_its_kind(tmp_path, monkeypatch):
+    (tmp_path / "an_env_of_mine.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    line = "JAX environment of your own is --env jax:an_env_of_mine:Chase"
+    with pytest.raises(UserError, match=line):
+        host_environments.default_options("an_env_of_mine:Chase")

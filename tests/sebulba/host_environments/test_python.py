@@ -16,6 +16,7 @@ LAST = dm_env.StepType.LAST
 
 MODULE = """
     import os
+    import sys
 
     import dm_env
     import gymnasium
@@ -41,6 +42,16 @@ MODULE = """
     class Unknown(Liar):
         observation_space = gymnasium.spaces.Text(5)
 
+    class Light(Liar):
+        def __init__(self):
+            super().__init__()
+            assert "jax" not in sys.modules
+
+    def light():
+        assert "jax" not in sys.modules
+        return Environment()
+
+    gymnasium.register("Light-v0", Light)
     gymnasium.register("Liar-v0", lambda **given: Liar(**given))
     gymnasium.register("ByPath-v3", f"{__name__}:Liar", kwargs={"size": 1})
     gymnasium.register("Unknown-v0", f"{__name__}:Unknown")
@@ -70,7 +81,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     yield name
-    for key in ("Liar-v0", "ByPath-v3", "Unknown-v0", "Nowhere-v0"):
+    for key in ("Light-v0", "Liar-v0", "ByPath-v3", "Unknown-v0", "Nowhere-v0"):
         gymnasium.registry.pop(key, None)
     for module in (name, "broken_module", "leaving_module"):
         sys.modules.pop(module, None)
@@ -90,6 +101,14 @@ def refused(name, arguments="{}"):
     line = str(error.value)
     assert "\n" not in line
     return line.replace(name, "NAME")
+
+
+@pytest.mark.parametrize("name", ["gym:{}:Light-v0", "dm:{}:light"])
+def test_a_worker_does_not_import_jax(folder, name):
+    """It takes seconds of each of many processes."""
+    name = name.format(folder)
+    options = host_environments.default_options(name)
+    host_environments.make(name, 1, 0, 1, options).close()
 
 
 @pytest.mark.parametrize(("key", "shown"), [("Liar-v0", 0.0), ("ByPath-v3", 1.0)])
