@@ -50,6 +50,21 @@ class Plot:
 
 
 @dataclasses.dataclass(frozen=True)
+class Compare:
+    """Compares runs: a table, the hyperparameters that differ, and one HTML page with the
+    curves, videos, commands and versions. Runs that differ in the seed alone are one group."""
+
+    folders: tyro.conf.Positional[tuple[Path, ...]] = ()
+    """runs, or folders of runs"""
+    html: Path = Path("comparison.html")
+    """the page, which needs nothing beside it; an existing one is replaced"""
+
+    def __post_init__(self):
+        if self.html.suffix != ".html":
+            raise UserError(f"--html is {self.html}; it must end in .html")
+
+
+@dataclasses.dataclass(frozen=True)
 class Runs:
     """Lists runs: the state of each, its newest metrics, and how long ago it began."""
 
@@ -114,6 +129,22 @@ def plot(argv: Sequence[str]) -> None:
         picture = compare(curves, config.x, config.y, config.statistic)
     save(picture, config.out, config.out.suffix[1:])
     print(f"drawn in {config.out}")
+
+
+def compare(argv: Sequence[str]) -> None:
+    """Compare runs: a table, and one HTML page to send to a colleague."""
+    config = command.parse(Compare(), argv, "podracer compare")
+    if not config.folders:
+        raise UserError("which runs? podracer compare RUN RUN ..., or a folder of them")
+    from podracer.runs import comparison
+
+    groups = comparison.groups_of(comparison.find(config.folders))
+    print(*comparison.printed(groups), sep="\n")
+
+    from podracer.runs import page  # matplotlib is slow to import
+
+    for line in [*page.write(groups, config.html), f"compared in {config.html}"]:
+        print(line)
 
 
 def _draws_population(config: Plot) -> bool:
@@ -195,7 +226,13 @@ def start(argv: Sequence[str]) -> None:
     launch.start(argv)
 
 
-COMMANDS = {"runs": list_runs, "plot": plot, "export": export, "launch": start}
+COMMANDS = {
+    "runs": list_runs,
+    "plot": plot,
+    "compare": compare,
+    "export": export,
+    "launch": start,
+}
 
 
 def main() -> None:
