@@ -16,6 +16,8 @@ from podracer.agents import AGENTS, from_flags
 from podracer.checkpoints.checkpoint import Checkpoints
 from podracer.errors import UserError
 from podracer.runs import run, run_folder, spec_json
+from podracer.trained.weights import WEIGHTS, is_kept
+from podracer.trained.weights import read as read_weights
 from podracer.transformations import Interface
 
 
@@ -27,7 +29,7 @@ class Trained(NamedTuple):
     params: Any  # actor parameters, on one core
     observation_spec: Any
     action_spec: Any
-    updates: int  # of the checkpoint
+    updates: int  # of the checkpoint; 0 where the parameters are those of a file
 
 
 def restore(
@@ -35,6 +37,7 @@ def restore(
     updates: int | None = None,
     agent: Agent | None = None,
     trust: bool = False,
+    weights: str | Path | None = None,
 ) -> Trained:
     """Reads a run's agent.
 
@@ -44,11 +47,15 @@ def restore(
       agent: the one that the run trained; default: made from the run's configuration,
         which is there if a command trained it.
       trust: import the modules of agent and network that the folder names.
+      weights: a file of parameters, which replace those of a checkpoint; default: the
+        folder's own, where it has no checkpoints.
 
     Raises:
       UserError: there is no run or no whole checkpoint, its configuration is damaged,
-        another version wrote it, or `agent` is another one.
+        another version wrote it, `agent` is another one, or `weights` are not its own.
     """
+    if weights is not None and updates is not None:
+        raise UserError("updates and weights: choose one, each says which parameters")
     stored = run.read_run(folder)
     if stored.is_of_meta_train:
         raise UserError(
@@ -73,7 +80,15 @@ def restore(
         specs = [spec_json.decode(stored.specs[x], types) for x in names]
         agent = agent or _in_types_of(specs[0], _agent(stored, *specs))
         fresh = jax.eval_shape(agent.initial_learner_state, jax.random.key(0))
-    checkpoints = Checkpoints(stored.folder / run_folder.CHECKPOINTS)
+    path = stored.folder / run_folder.CHECKPOINTS
+    shared_weights = stored.folder / WEIGHTS
+    if updates is None and not path.exists() and shared_weights.exists():
+        weights = weights or shared_weights
+    if weights is not None:
+        shapes = jax.eval_shape(agent.actor_params, fresh)
+        if all(map(is_kept, jax.tree.leaves(shapes))):  # nothing else is needed
+            return Trained(stored, agent, read_weights(weights, shapes), *specs, 0)
+    checkpoints = Checkpoints(path)
     shared = checkpoints.restore_shared(fresh.shared, updates)
 
     # One program, so that no memory is allocated for what acting does not need: replay.
@@ -83,7 +98,10 @@ def restore(
         return agent.actor_params(LearnerState(shared, local))
 
     params = acting_params(jax.random.key(0), shared)
-    return Trained(stored, agent, params, *specs, checkpoints.restored_updates)
+    if weights is not None:
+        params = read_weights(weights, params)
+    restored = 0 if weights is not None else checkpoints.restored_updates
+    return Trained(stored, agent, params, *specs, restored)
 
 
 def _agent(stored: run.StoredRun, observation_spec: Any, action_spec: Any) -> Agent:
