@@ -1,6 +1,7 @@
 """The command for runs that exist: `podracer runs`, `podracer plot runs/*`."""
 
 import dataclasses
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -84,6 +85,37 @@ class Export:
     """number of updates of the checkpoint; default: the newest"""
     trust: bool = False
     """import the code that a run folder names: agent and network"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Hub:
+    """Writes a folder in the format of Hugging Face's hub: a model card, the weights, the
+    configuration, metrics and a video. Nothing is uploaded."""
+
+    run: tyro.conf.Positional[Path | None] = None
+    """folder of the run"""
+    folder: tyro.conf.Positional[Path | None] = None
+    """the new folder; `podracer.load` takes it for a run"""
+    checkpoint: int | None = None
+    """number of updates of the checkpoint; default: the newest"""
+    trust: bool = False
+    """import the code that a run folder names: agent and network"""
+
+
+def hub(argv: Sequence[str]) -> None:
+    """Write a folder for Hugging Face's hub: model card, weights, video."""
+    config = command.parse(Hub(), argv, "podracer hub")
+    if config.run is None or config.folder is None:
+        raise UserError("which run, and where to? podracer hub RUN FOLDER")
+    from podracer.trained import hub  # imports JAX
+
+    written = hub.write(
+        config.run, config.folder, config.checkpoint, trust=config.trust
+    )
+    print(f"{config.folder}: {', '.join(written)}")
+    name = config.folder.absolute().name
+    line = shlex.join(["hf", "upload", f"USER/{name}", str(config.folder), "."])
+    print(f"to upload it, after you have read {hub.CARD}: {line}")
 
 
 def export(argv: Sequence[str]) -> None:
@@ -231,6 +263,7 @@ COMMANDS = {
     "plot": plot,
     "compare": compare,
     "export": export,
+    "hub": hub,
     "launch": start,
 }
 

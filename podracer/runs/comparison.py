@@ -52,6 +52,7 @@ class Compared(NamedTuple):
     config: dict[str, Any]
     command: str
     versions: dict[str, Any]
+    fields: dict[str, str]  # what may differ beside the seed, each value as text
     state: str
     points: np.ndarray  # [N, 3]: steps, mean return, episodes
     steps: float | None
@@ -74,7 +75,7 @@ class Group(NamedTuple):
 
     letter: str  # A, B, ..., Z, AA, ...
     runs: list[Compared]
-    fields: dict[str, str]  # hyperparameters, each value as text
+    fields: dict[str, str]  # see `Compared`
 
     @property
     def title(self) -> str:
@@ -111,9 +112,8 @@ def groups_of(runs: Iterable[Compared]) -> list[Group]:
     """Runs that differ in the seed alone, together, in the order of the first of each."""
     together: dict[str, tuple[list[Compared], dict[str, str]]] = {}
     for run in runs:
-        fields = _fields(run)
-        key = json.dumps(fields, sort_keys=True)
-        together.setdefault(key, ([], fields))[0].append(run)
+        key = json.dumps(run.fields, sort_keys=True)
+        together.setdefault(key, ([], run.fields))[0].append(run)
     return [
         Group(letter, *group) for letter, group in zip(_letters(), together.values())
     ]
@@ -263,6 +263,12 @@ def _compared(run: listing.Run, say: Callable[[str], None]) -> Compared:
     except OSError as error:
         raise UserError(f"{path}: cannot read: {error.strerror}") from error
     description = run_folder.load_config(run.folder)
+    try:
+        fields = _fields(run.config, description["command"])
+    except RecursionError:
+        raise UserError(
+            f"{run.folder / run_folder.CONFIG}: damaged, too deep"
+        ) from None
     points = listing.to_points(rows, "steps", "episode_return")
     known = ({"episodes": n, "episode_return": value} for _, value, n in points)
     seconds = sum(row.get("seconds") or 0.0 for row in rows)
@@ -273,19 +279,20 @@ def _compared(run: listing.Run, say: Callable[[str], None]) -> Compared:
         run.config,
         description["command"],
         description["versions"],
+        fields,
         run_folder.load_state(run.folder).get("state", "unknown"),
         points,
         steps,
         seconds + compiling if rows else None,
         steps / seconds if steps is not None and seconds > 0 else None,
         Recent(known).mean_return() if len(points) else None,
-        _evaluation(run.folder),
+        evaluation_of(run.folder),
     )
 
 
-def _evaluation(folder: Path) -> Mean | None:
-    """What `evaluate` has last found in the environment of training; None where it found
-    nothing, or nothing that can be read."""
+def evaluation_of(folder: Path, updates: int | None = None) -> Mean | None:
+    """What `evaluate` has last found in the environment of training, with the checkpoint of
+    this many updates or with any; None where there is nothing that can be read."""
     for name in EVALUATIONS:
         try:
             text = files.read(folder / name, run_folder.MOST_TEXT).decode()
@@ -294,6 +301,8 @@ def _evaluation(folder: Path) -> Mean | None:
         except (OSError, ValueError, RecursionError, AttributeError):
             continue
         results = [x for x in results if not x.get("differs")]
+        if updates is not None:
+            results = [x for x in results if _checkpoint(x) == updates]
         if not results:
             continue
         value, low, high = (
@@ -305,19 +314,25 @@ def _evaluation(folder: Path) -> Mean | None:
     return None
 
 
+def _checkpoint(result: dict[str, Any]) -> Any:
+    """Number of updates; older versions have it among what was asked for."""
+    asked = result.get("asked")
+    return result.get(
+        "checkpoint", asked.get("checkpoint") if isinstance(asked, dict) else None
+    )
+
+
 def _is_number(x: Any) -> bool:
     is_number = isinstance(x, int | float) and not isinstance(x, bool)
     return is_number and abs(x) < metrics.lines.MOST
 
 
-def _fields(run: Compared) -> dict[str, str]:
+def _fields(config: dict[str, Any], command: str) -> dict[str, str]:
     """What may differ between two runs beside the seed, by its name, as text."""
-    program = run.command.partition(" ")[0]
-    train = run.config.get("train", {})
-    named = {"program": program, "agent": run.agent, "env": run.env}
-    if run.config.get("network"):
-        named["network"] = run.config["network"]
-    return named | _flat({name: x for name, x in train.items() if name not in KEPT})
+    fields = {"program": command.partition(" ")[0]}
+    fields |= {x: config[x] for x in ("agent", "env", "network") if config.get(x)}
+    train = config.get("train", {})
+    return fields | _flat({name: x for name, x in train.items() if name not in KEPT})
 
 
 def _flat(tree: Mapping[str, Any]) -> dict[str, str]:

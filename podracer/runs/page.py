@@ -9,20 +9,13 @@ from string import Template
 
 from podracer import files
 from podracer.errors import UserError
-from podracer.runs import comparison, plot
+from podracer.runs import comparison, plot, videos
 from podracer.runs.comparison import Compared, Group
 from podracer.runs.listing import printable
 
 MOST_CURVES = 12  # in one picture
-MOST_VIDEO = 8 * 2**20  # bytes of a video
 MOST_VIDEOS = 32 * 2**20  # bytes of all videos of a page
 MOST_COMMAND = 2000  # letters
-# Kinds of video by a file's ending, and where in it which bytes are.
-VIDEOS = {
-    ".gif": ("image/gif", 0, b"GIF8"),
-    ".mp4": ("video/mp4", 4, b"ftyp"),
-    ".webm": ("video/webm", 0, b"\x1a\x45\xdf\xa3"),
-}
 
 # Run folders may come from anyone: all text is escaped, and the policy forbids a browser to run
 # or fetch anything even so.
@@ -65,14 +58,14 @@ def write(groups: Sequence[Group], path: Path) -> list[str]:
     Raises UserError where it cannot write.
     """
     count = sum(len(group.runs) for group in groups)
-    videos, left_out = _videos(run for group in groups for run in group.runs)
+    shown, left_out = _videos(run for group in groups for run in group.runs)
     parts = [
         _section("Groups", _table(comparison.group_table(groups)), GROUPS),
         *_curves(groups),
         _section("Hyperparameters that differ", _differences(groups)),
         _section("Runs", _table(comparison.run_table(groups))),
         _list(comparison.notes(groups)),
-        _section("Videos", videos + _list(left_out)) if videos or left_out else "",
+        _section("Videos", shown + _list(left_out)) if shown or left_out else "",
         _section("Commands and versions", "\n".join(map(_origin, groups))),
     ]
     title = f"Comparison of {count} run{'s'[: count > 1]}"
@@ -136,37 +129,23 @@ def _origin(group: Group) -> str:
 def _videos(runs: Iterable[Compared]) -> tuple[str, list[str]]:
     """The videos in the folders of runs, and a line about each that is left out."""
     shown, left_out, size = [], [], 0
-    for run in runs:
-        for path in _video_files(run.folder):
-            try:
-                data = files.read(path, MOST_VIDEO)
-            except OSError as error:
-                left_out.append(f"{printable(str(path))}: left out: {error.strerror}")
-                continue
-            kind, start, begin = VIDEOS[path.suffix.lower()]
-            if not data.startswith(begin, start):
-                left_out.append(f"{printable(str(path))}: left out: not {kind}")
-            elif size + len(data) > MOST_VIDEOS:
+    for path in (path for run in runs for path in videos.find(run.folder)):
+        try:
+            video = videos.read(path)
+            if size + len(video.data) > MOST_VIDEOS:
                 most = f"more than {MOST_VIDEOS:,} bytes of videos in one page"
-                left_out.append(f"{printable(str(path))}: left out: {most}")
-            else:
-                size += len(data)
-                shown.append(_video(path, kind, data))
+                raise UserError(f"{printable(str(path))}: {most}")
+        except UserError as error:
+            left_out.append(f"{error}; left out")
+            continue
+        size += len(video.data)
+        shown.append(_video(video))
     return "\n".join(shown), left_out
 
 
-def _video_files(folder: Path) -> list[Path]:
-    """Those in a run's folder, without links: they may lead to a file that is private."""
-    try:
-        inside = sorted(folder.iterdir())
-    except OSError as error:
-        raise UserError(f"{folder}: cannot read: {error.strerror}") from error
-    return [x for x in inside if x.suffix.lower() in VIDEOS and not x.is_symlink()]
-
-
-def _video(path: Path, kind: str, data: bytes) -> str:
-    source, name = _data(kind, data), _text(str(path))
-    if kind.startswith("image"):
+def _video(video: videos.Video) -> str:
+    source, name = _data(video.kind, video.data), _text(str(video.path))
+    if video.kind.startswith("image"):
         shown = f'<img alt="{name}" src="{source}">'
     else:
         shown = f'<video controls loop muted playsinline src="{source}"></video>'
