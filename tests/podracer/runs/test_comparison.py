@@ -15,6 +15,7 @@ from podracer.metrics import JsonLines
 from podracer.runs import comparison, page, run_folder, videos
 
 ATTACK = "<script>alert('x')</script>&\"\n$x$"
+EVALUATION = '{"episodes": 5, "episode_return": 2, "low": 1, "high": 3}'
 VOID = ("meta", "img")
 
 
@@ -129,7 +130,7 @@ def test_damaged_runs_are_named_and_the_others_compared(capsys):
     (deep / "config.json").write_text(text)
     printed, _ = compared(capsys, "good", "bad", "deep", "good")
     assert "bad/config.json: damaged, or not JSON; left out" in printed
-    assert len(re.findall(r"^A      good", printed, re.M)) == 1
+    assert len(re.findall(r"^A      good", printed, re.MULTILINE)) == 1
     with pytest.raises(UserError, match="no run is left to compare"):
         command.compare(["bad"])
     with pytest.raises(UserError, match="nowhere/config.json: No such file"):
@@ -150,7 +151,7 @@ def test_runs_without_numbers_are_compared(capsys):
 
 def test_many_runs_and_long_values_fit_80_columns(capsys):
     for i in range(50):
-        make(f"runs/{'long' * 9}-{i}", i, count=2, rate=i / 7, name="x" * 90 + str(i))
+        make(f"runs/{'long' * 9}-{i}", i, count=2, rate=i / 7, text="x" * 90 + str(i))
     printed, shown = compared(capsys, "runs")
     assert max(map(len, printed.splitlines())) == 80
     assert printed.count("\nfield") > 10 and "…long-49" in printed
@@ -166,8 +167,8 @@ def test_many_runs_and_long_values_fit_80_columns(capsys):
         ),
         (
             "evaluation.jsonl",
-            '{"episodes": 5, "episode_return": 2, "low": 1, "high": 3}\n'
-            '{"episodes": 5, "episode_return": 9, "differs": ["rows"]}\n',
+            EVALUATION
+            + '\n{"episodes": 5, "episode_return": 9, "differs": ["rows"]}\n',
         ),
     ],
 )
