@@ -154,7 +154,7 @@ def test_many_runs_and_long_values_fit_80_columns(capsys):
         make(f"runs/{'long' * 9}-{i}", i, count=2, rate=i / 7, text="x" * 90 + str(i))
     printed, shown = compared(capsys, "runs")
     assert max(map(len, printed.splitlines())) == 80
-    assert printed.count("\nfield") > 10 and "…long-49" in printed
+    assert printed.count("\nfield") > 10 and re.search("….*long-49 ", printed)
     assert shown.tags.count("img") == 5
 
 

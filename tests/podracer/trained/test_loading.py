@@ -777,11 +777,10 @@ def test_a_folder_for_the_hub_is_a_run_to_load(catch, tmp_path, monkeypatch, cap
     description["versions"] = {"jax": ATTACK}
     (run / "config.json").write_text(json.dumps(description))
     command.hub(["run", "shared"])
-    assert capsys.readouterr().out.splitlines() == [
-        "shared: README.md, config.json, curve.png, metrics.jsonl, replay.gif, "
-        "weights.safetensors",
-        "to upload it, after you have read README.md: hf upload USER/shared shared .",
-    ]
+    named, line = capsys.readouterr().out.splitlines()
+    others = "config.json, curve.png, metrics.jsonl, replay.gif, weights.safetensors"
+    assert named == f"shared: README.md, {others}"
+    assert line.endswith("have read README.md: hf upload USER/shared shared .")
     card = (tmp_path / "shared/README.md").read_text()
     for name in ("README.md", "config.json", "weights.safetensors"):
         assert str(tmp_path).encode() not in (tmp_path / "shared" / name).read_bytes()
