@@ -4,7 +4,10 @@ import collections
 import dataclasses
 import json
 import pickle
+import re
+import runpy
 import shutil
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +36,7 @@ from tests.agents import reinforce
 from tests.environments import Counter, HostCounter
 from tests.jitted import jitted
 
+DOCS = Path(__file__).parents[3] / "docs"
 NAME = "params.head.bias"
 TIMES = ("seconds", "waiting", "per_second", "evaluation")
 
@@ -800,6 +804,24 @@ def test_a_folder_for_the_hub_is_a_run_to_load(catch, tmp_path, monkeypatch, cap
         command.hub(["run", "shared"])
     with pytest.raises(UserError, match="which run, and where to"):
         command.hub(["run"])
+
+
+def test_the_examples_of_comparing_and_sharing(catch, tmp_path, monkeypatch, capsys):
+    """Each command and line of its page, with a run in place of RUN."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(catch[1], "runs/mine")
+    text = (DOCS / "comparing.md").read_text()
+    lines = re.findall(r"^podracer (\w+) RUN(?: \[RUN ...\])?(.*)$", text, re.MULTILINE)
+    assert [name for name, _ in lines] == ["compare", "export", "hub"]
+    for name, arguments in lines:
+        command.COMMANDS[name](["runs/mine", *arguments.strip("[ ]").split()])
+    assert "compared in comparison.html" in capsys.readouterr().out
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    Path("example.py").write_text(example)
+    runpy.run_path("example.py")
+    assert podracer.load("FOLDER")(np.zeros((10, 5), "f4")) in range(3)
+    names = re.findall(r"^\| `(params\.[^`]*)`", text, re.MULTILINE)
+    assert {*names} < safetensors.numpy.load_file("weights.safetensors").keys()
 
 
 def test_names_leave_neither_yaml_nor_markdown(catch):
