@@ -286,12 +286,12 @@ def _compared(run: listing.Run, say: Callable[[str], None]) -> Compared:
         seconds + compiling if rows else None,
         steps / seconds if steps is not None and seconds > 0 else None,
         Recent(known).mean_return() if len(points) else None,
-        evaluation_of(run.folder),
+        evaluation_of(run.folder, str(run.config.get("env"))),
     )
 
 
-def evaluation_of(folder: Path, updates: int | None = None) -> Mean | None:
-    """What `evaluate` has last found in the environment of training, with the checkpoint of
+def evaluation_of(folder: Path, env: str, updates: int | None = None) -> Mean | None:
+    """What `evaluate` has last found in `env`, that of training, with the checkpoint of
     this many updates or with any; None where there is nothing that can be read."""
     for name in EVALUATIONS:
         try:
@@ -300,7 +300,9 @@ def evaluation_of(folder: Path, updates: int | None = None) -> Mean | None:
             results = [x for line in lines if (x := json.loads(line)).get("episodes")]
         except (OSError, ValueError, RecursionError, AttributeError):
             continue
-        results = [x for x in results if not x.get("differs")]
+        results = [
+            x for x in results if not x.get("differs") and x.get("env", env) == env
+        ]
         if updates is not None:
             results = [x for x in results if _checkpoint(x) == updates]
         if not results:

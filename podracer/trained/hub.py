@@ -94,7 +94,7 @@ def _fill(
         if path.is_file() and not path.is_symlink():
             (folder / copied).write_bytes(files.read(path, MOST_METRICS))
     video = _copy_video(run, folder)
-    evaluation = evaluation_of(run, trained.updates)
+    evaluation = evaluation_of(run, trained.run.env, trained.updates)
     card = _card(trained, name, description, evaluation, video, needs_agent)
     (folder / CARD).write_text(card)
 

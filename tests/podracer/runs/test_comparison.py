@@ -167,8 +167,8 @@ def test_many_runs_and_long_values_fit_80_columns(capsys):
         ),
         (
             "evaluation.jsonl",
-            EVALUATION
-            + '\n{"episodes": 5, "episode_return": 9, "differs": ["rows"]}\n',
+            EVALUATION + '\n{"episodes": 5, "episode_return": 9, "differs": ["rows"]}\n'
+            '{"episodes": 5, "episode_return": 9, "env": "another"}\n',
         ),
     ],
 )
@@ -184,8 +184,8 @@ def test_a_damaged_evaluation_is_none(value):
     (folder / "evaluation.json").write_text(
         f'{{"episodes": 5, "asked": 3, "episode_return": {value}}}'
     )
-    assert comparison.evaluation_of(folder) is None
-    assert comparison.evaluation_of(folder, 7) is None
+    assert comparison.evaluation_of(folder, "catch") is None
+    assert comparison.evaluation_of(folder, "catch", 7) is None
 
 
 def test_reasons_for_doubt_are_named(capsys):
