@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import importlib
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -53,6 +54,21 @@ class Plot:
 
 
 @dataclasses.dataclass(frozen=True)
+class Compare:
+    """Compares runs: a table, the hyperparameters that differ, and one HTML page with the
+    curves, videos, commands and versions. Runs that differ in the seed alone are one group."""
+
+    folders: tyro.conf.Positional[tuple[Path, ...]] = ()
+    """runs, or folders of runs"""
+    html: Path = Path("comparison.html")
+    """the page, which needs nothing beside it; an existing one is replaced"""
+
+    def __post_init__(self):
+        if self.html.suffix != ".html":
+            raise UserError(f"--html is {self.html}; it must end in .html")
+
+
+@dataclasses.dataclass(frozen=True)
 class Runs:
     """Lists runs: the state of each, its newest metrics, and how long ago it began."""
 
@@ -75,6 +91,37 @@ class Export:
     """number of updates of the checkpoint; default: the newest"""
     trust: bool = False
     """import the code that a run folder names: agent and network"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Hub:
+    """Writes a folder in the format of Hugging Face's hub: a model card, the weights, the
+    configuration, metrics and a video. Nothing is uploaded."""
+
+    run: tyro.conf.Positional[Path | None] = None
+    """folder of the run"""
+    folder: tyro.conf.Positional[Path | None] = None
+    """the new folder; `podracer.load` takes it for a run"""
+    checkpoint: int | None = None
+    """number of updates of the checkpoint; default: the newest"""
+    trust: bool = False
+    """import the code that a run folder names: agent and network"""
+
+
+def hub(argv: Sequence[str]) -> None:
+    """Write a folder for Hugging Face's hub: model card, weights, video."""
+    config = command.parse(Hub(), argv, "podracer hub")
+    if config.run is None or config.folder is None:
+        raise UserError("which run, and where to? podracer hub RUN FOLDER")
+    from podracer.trained import hub  # imports JAX
+
+    written = hub.write(
+        config.run, config.folder, config.checkpoint, trust=config.trust
+    )
+    print(f"{config.folder}: {', '.join(written)}")
+    name = config.folder.absolute().name
+    line = shlex.join(["hf", "upload", f"USER/{name}", str(config.folder), "."])
+    print(f"to upload it, after you have read {hub.CARD}: {line}")
 
 
 def export(argv: Sequence[str]) -> None:
@@ -135,6 +182,22 @@ def plot(argv: Sequence[str]) -> None:
         picture = compare(curves, config.x, config.y, config.statistic, title)
     save(picture, config.out, config.out.suffix[1:])
     print(f"drawn in {config.out}")
+
+
+def compare(argv: Sequence[str]) -> None:
+    """Compare runs: a table, and one HTML page to send to a colleague."""
+    config = command.parse(Compare(), argv, "podracer compare")
+    if not config.folders:
+        raise UserError("which runs? podracer compare RUN RUN ..., or a folder of them")
+    from podracer.runs import comparison
+
+    groups = comparison.groups_of(comparison.find(config.folders))
+    print(*comparison.printed(groups), sep="\n")
+
+    from podracer.runs import page  # matplotlib is slow to import
+
+    for line in [*page.write(groups, config.html), f"compared in {config.html}"]:
+        print(line)
 
 
 def _draws_population(config: Plot) -> bool:
@@ -227,8 +290,10 @@ def start(argv: Sequence[str]) -> None:
 COMMANDS = {
     "runs": list_runs,
     "plot": plot,
+    "compare": compare,
     "evaluate": evaluate,
     "export": export,
+    "hub": hub,
     "launch": start,
 }
 

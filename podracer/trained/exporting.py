@@ -10,16 +10,13 @@ from typing import Any
 
 import jax
 import jax.export
-import jax.numpy as jnp
-import numpy as np
-import safetensors.numpy
 
 from podracer import exported, files, kernels
 from podracer.errors import UserError
 from podracer.metrics import human
 from podracer.runs import run_folder
 from podracer.runs.run import StoredRun
-from podracer.trained import comparison, loading, onnx_models
+from podracer.trained import comparison, loading, onnx_models, weights
 from podracer.trained.loading import Trained
 from podracer.trained.program import BATCH, Program, first_line, make_program
 
@@ -69,16 +66,12 @@ def write_parameters(trained: Trained, file: Path) -> int:
 
     A name in the file is the path of a parameter, as `params.policy.Dense_0.kernel`.
     """
-    tensors = {
-        jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(x)
-        for path, x in jax.tree_util.tree_leaves_with_path(trained.params)
-        if jnp.issubdtype(x.dtype, jnp.number)
-    }
     about = {"agent": trained.run.agent, "env": trained.run.env}
-    data = safetensors.numpy.save(tensors, about | {"updates": str(trained.updates)})
+    about |= {"updates": str(trained.updates)}
+    data = weights.written(trained.params, about)
     with files.writing(file), files.atomic(file) as temporary:
         temporary.write_bytes(data)
-    return sum(x.size for x in tensors.values())
+    return weights.count(trained.params)
 
 
 def write(

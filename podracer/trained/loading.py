@@ -13,6 +13,8 @@ from podracer.agents import AGENTS, from_flags
 from podracer.checkpoints.checkpoint import Checkpoints
 from podracer.errors import UserError
 from podracer.runs import run, run_folder, spec_json
+from podracer.trained.weights import WEIGHTS, is_kept
+from podracer.trained.weights import read as read_weights
 from podracer.transformations import Interface
 
 
@@ -24,7 +26,7 @@ class Trained(NamedTuple):
     params: Any  # actor parameters, on one core
     observation_spec: Any
     action_spec: Any
-    updates: int  # of the checkpoint
+    updates: int  # of the checkpoint; 0 where the parameters are those of a file
 
 
 def restore(
@@ -32,6 +34,7 @@ def restore(
     updates: int | None = None,
     agent: Agent | None = None,
     trust: bool = False,
+    weights: str | Path | None = None,
 ) -> Trained:
     """Reads a run's agent.
 
@@ -41,11 +44,15 @@ def restore(
       agent: the one that the run trained; default: made from the run's configuration,
         which is there if a command trained it.
       trust: import the modules of agent and network that the folder names.
+      weights: a file of parameters, which replace those of a checkpoint; default: the
+        folder's own, where it has no checkpoints.
 
     Raises:
       UserError: there is no run or no whole checkpoint, its configuration is damaged,
-        another version wrote it, or `agent` is another one.
+        another version wrote it, `agent` is another one, or `weights` are not its own.
     """
+    if weights is not None and updates is not None:
+        raise UserError("updates and weights: choose one, each says which parameters")
     stored = run.read_run(folder)
     if stored.is_of_meta_train:
         raise UserError(
@@ -70,7 +77,17 @@ def restore(
         specs = [spec_json.decode(stored.specs[x], types) for x in names]
         agent = agent or _in_types_of(specs[0], _agent(stored, *specs))
         fresh = jax.eval_shape(agent.initial_learner_state, jax.random.key(0))
-    return at(Trained(stored, agent, None, *specs, 0), updates, fresh)
+    trained = Trained(stored, agent, None, *specs, 0)
+    shared = stored.folder / WEIGHTS
+    has_checkpoints = (stored.folder / run_folder.CHECKPOINTS).exists()
+    if updates is None and not has_checkpoints and shared.exists():
+        weights = weights or shared
+    if weights is None:
+        return at(trained, updates, fresh)
+    params = jax.eval_shape(agent.actor_params, fresh)
+    if not all(map(is_kept, jax.tree.leaves(params))):  # the others are the run's
+        params = at(trained, updates, fresh).params
+    return trained._replace(params=read_weights(weights, params))
 
 
 def at(trained: Trained, updates: int | None = None, fresh: Any = None) -> Trained:

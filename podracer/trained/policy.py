@@ -19,7 +19,7 @@ FIRST, MID, _ = dm_env.StepType
 
 
 def load(
-    folder: str | Path,
+    folder: str | Path | None = None,
     *,
     agent: Agent | None = None,
     updates: int | None = None,
@@ -27,6 +27,7 @@ def load(
     greedy: bool = True,
     seed: int = 0,
     trust: bool = False,
+    weights: str | Path | None = None,
 ) -> "Policy":
     """The policy of a run: `act = podracer.load(RUN); action = act(observation)`.
 
@@ -40,14 +41,22 @@ def load(
       seed: of sampled actions.
       trust: import the modules of agent and network that the folder names, if they are
         not our own.
+      weights: a file of parameters that `podracer export` has written, of this run or of
+        one with the same agent and spaces; they replace those of a checkpoint.
 
     Raises:
-      UserError: there is no run, no whole checkpoint, or it is of another agent; a
-        number is out of range.
+      UserError: there is no run, no whole checkpoint, or it is of another agent; the
+        weights are not those of this agent; a number is out of range.
     """
+    if folder is None:
+        raise UserError(
+            "which run? podracer.load(RUN, weights=FILE): the run's folder says how the "
+            "agent is built, a file of weights does not"
+        )
     check_at_least_one(batch_size=batch_size)
     check_seed(seed)
-    return Policy(restore(folder, updates, agent, trust), batch_size, greedy, seed)
+    trained = restore(folder, updates, agent, trust, weights)
+    return Policy(trained, batch_size, greedy, seed)
 
 
 class Policy:

@@ -24,7 +24,7 @@ def test_no_runs_yet(tmp_path, monkeypatch, capsys):
         command.list_runs(["elsewhere"])
 
 
-@pytest.mark.parametrize("name", ["plot", "list_runs", "export"])
+@pytest.mark.parametrize("name", ["plot", "list_runs", "compare", "export", "hub"])
 def test_an_empty_path_is_refused(name):
     with pytest.raises(UserError, match="^an argument is empty"):
         getattr(command, name)([""])

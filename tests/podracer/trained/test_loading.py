@@ -3,13 +3,19 @@
 import collections
 import dataclasses
 import json
+import pickle
 import re
+import runpy
 import shutil
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors.flax
+import safetensors.numpy
+import yaml
 from dm_env import StepType, TimeStep, specs
 from PIL import Image
 
@@ -17,19 +23,21 @@ import anakin
 import anakin.__main__ as anakin_command
 import envs_jax
 import podracer
-import podracer.__main__ as podracer_command
+import podracer.__main__ as command
 import sebulba
 import sebulba.__main__ as sebulba_command
 from podracer import exported, metrics
 from podracer.agents import ppo
 from podracer.errors import UserError
-from podracer.runs import evaluation, spec_json
-from podracer.trained import exporting, filming, loading, policy, video
+from podracer.runs import comparison, evaluation, spec_json
+from podracer.trained import exporting, filming, hub, loading, policy, video, weights
 from sebulba import host_environments
 from tests.agents import reinforce
 from tests.environments import Counter, HostCounter
 from tests.jitted import jitted
 
+DOCS = Path(__file__).parents[3] / "docs"
+NAME = "params.head.bias"
 TIMES = ("seconds", "waiting", "per_second", "evaluation")
 
 
@@ -123,6 +131,65 @@ def test_what_cannot_be_loaded_is_one_line(catch, tmp_path):
         podracer.load(tmp_path)
 
 
+def test_an_exported_agent_comes_back(catch, tmp_path):
+    file = tmp_path / "weights.safetensors"
+    exporting.export(catch[0], file)
+    act, exported = podracer.load(catch[0]), podracer.load(catch[1], weights=file)
+    jax.tree.map(np.testing.assert_array_equal, act.params, exported.params)
+    tensors = safetensors.numpy.load_file(file)
+    assert {"params.policy_head.Dense_0.kernel"} < tensors.keys()
+    shutil.copy(catch[0] / "config.json", tmp_path)  # a folder without checkpoints
+    alone = podracer.load(tmp_path)
+    jax.tree.map(np.testing.assert_array_equal, act.params, alone.params)
+    with pytest.raises(UserError, match=r"which run\? podracer.load\(RUN, weights="):
+        podracer.load(weights=file)
+    with pytest.raises(UserError, match="updates and weights: choose one"):
+        podracer.load(catch[0], weights=file, updates=20)
+
+
+@pytest.mark.parametrize(
+    "change, line",
+    [
+        ({NAME: None}, f"has no {NAME}, which the agent of this run needs"),
+        ({"more": np.zeros(2)}, "has 'more', which the agent of this run has not"),
+        ({NAME: np.zeros(2, "f4")}, rf"{NAME} is F32 \(2,\); .* needs F32 \(3,\)"),
+        ({NAME: np.zeros(3, "f8")}, rf"{NAME} is F64 \(3,\); .* needs F32 \(3,\)"),
+    ],
+)
+def test_weights_of_another_agent_are_one_line(tmp_path, change, line):
+    params = {"params": {"head": {"bias": jnp.zeros(3)}}, "key": jax.random.key(1)}
+    tensors = {NAME: np.ones(3, "f4")} | change
+    file = tmp_path / "x.safetensors"
+    present = {k: x for k, x in tensors.items() if x is not None}
+    safetensors.numpy.save_file(present, file)
+    with pytest.raises(UserError, match=line):
+        weights.read(file, params)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8"])
+def test_what_is_no_number_stays(tmp_path, dtype):
+    """Bit for bit, whatever the dtype; a NaN is a number of the run's own."""
+    there = jnp.array([1, 2, np.nan if "float" in dtype else 3]).astype(dtype)
+    params = {"x": jnp.zeros(3, dtype), "key": jax.random.key(1), "on": jnp.array(True)}
+    file = tmp_path / "x.safetensors"
+    safetensors.flax.save_file({"x": there}, file)
+    found = weights.read(file, params)
+    assert found["x"].tobytes() == there.tobytes() and found["x"].dtype == dtype
+    assert found["key"] is params["key"] and found["on"] is params["on"]
+
+
+def test_a_damaged_file_of_weights_is_one_line(tmp_path):
+    params, file = {"x": jnp.zeros(3)}, tmp_path / "x.safetensors"
+    with pytest.raises(UserError, match="cannot read: No such file"):
+        weights.read(file, params)
+    whole = safetensors.numpy.save({"x": np.zeros(3, "f4")})
+    flipped = whole[:12] + b"\xff" + whole[13:]
+    for data in (b"", whole[:20], whole[:-1], flipped, pickle.dumps(1), b"\xff" * 99):
+        file.write_bytes(data)
+        with pytest.raises(UserError, match="no safetensors, or damaged"):
+            weights.read(file, params)
+
+
 def test_an_export_replaces_no_file_of_the_run(catch):
     file = catch[0] / "config.json"
     before = file.read_bytes()
@@ -164,7 +231,7 @@ def test_the_command_compares_a_program_in_the_environment_of_its_run(
     config = json.loads((folder / "config.json").read_text())
     config["command"] = "anakin train"  # not pytest
     (folder / "config.json").write_text(json.dumps(config))
-    podracer_command.export([str(folder), str(file), "--checkpoint", "20"])
+    command.export([str(folder), str(file), "--checkpoint", "20"])
     assert re.fullmatch(
         r".*policy\.stablehlo: 0\.\d\d MB, greedy; acts as podracer\.load, bit for bit "
         r"\(\d+ actions on played observations\)\n",
@@ -176,7 +243,7 @@ def test_the_command_compares_a_program_in_the_environment_of_its_run(
 def test_a_program_of_a_host_environment_sees_drawn_observations(
     pong, tmp_path, capsys
 ):
-    podracer_command.export([str(pong), str(tmp_path / "policy.stablehlo")])
+    command.export([str(pong), str(tmp_path / "policy.stablehlo")])
     assert "actions on drawn observations" in capsys.readouterr().out
 
 
@@ -675,3 +742,78 @@ def test_masks_and_a_privileged_critic_in_sebulba(tmp_path):
     }
     np.testing.assert_array_equal(act(observation), [0, 1, 2, 3])
     sebulba_command.evaluate([str(folder), "--trust", "--episodes", "2"])
+
+
+ATTACK = "a: [b`|<script>\n---\n```"
+
+
+def test_a_folder_for_the_hub_is_a_run_to_load(catch, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "run"
+    shutil.copytree(catch[1], run)
+    (run / "evaluation.json").write_text(
+        '{"episodes": 9, "episode_return": 0.5, "low": 0, "high": 1,'
+        ' "asked": {"checkpoint": 20}}'
+    )
+    (run / "x.gif").write_bytes(b"GIF89a")
+    description = json.loads((run / "config.json").read_text())
+    description["command"] = f"anakin train --run {run} --agent ppo --x={run}/y"
+    description["versions"] = {"jax": ATTACK}
+    (run / "config.json").write_text(json.dumps(description))
+    command.hub(["run", "shared"])
+    named, line = capsys.readouterr().out.splitlines()
+    others = "config.json, curve.png, metrics.jsonl, replay.gif, weights.safetensors"
+    assert named == f"shared: README.md, {others}"
+    assert line.endswith("have read README.md: hf upload USER/shared shared .")
+    card = (tmp_path / "shared/README.md").read_text()
+    for name in ("README.md", "config.json", "weights.safetensors"):
+        assert str(tmp_path).encode() not in (tmp_path / "shared" / name).read_bytes()
+    assert "    anakin train --agent ppo --x=y\n" in card
+    _, front, text = card.split("---\n", 2)
+    about = yaml.safe_load(front)
+    assert about["library_name"] == "podracer" and about["tags"][-2:] == [
+        "ppo",
+        "catch",
+    ]
+    (model,) = about["model-index"]
+    assert model["results"][0]["metrics"][0]["value"] == 0.5
+    assert "![An episode](replay.gif)" in text and "```\n```" not in text
+    again = podracer.load("shared")
+    jax.tree.map(np.testing.assert_array_equal, again.params, podracer.load(run).params)
+    with pytest.raises(UserError, match="shared: is there already; choose another"):
+        command.hub(["run", "shared"])
+    with pytest.raises(UserError, match="which run, and where to"):
+        command.hub(["run"])
+
+
+def test_the_examples_of_comparing_and_sharing(catch, tmp_path, monkeypatch, capsys):
+    """Each command and line of its page, with a run in place of RUN."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(catch[1], "runs/mine")
+    text = (DOCS / "comparing.md").read_text()
+    lines = re.findall(r"^podracer (\w+) RUN(?: \[RUN ...\])?(.*)$", text, re.MULTILINE)
+    assert [name for name, _ in lines] == ["compare", "export", "hub"]
+    for name, arguments in lines:
+        command.COMMANDS[name](["runs/mine", *arguments.strip("[ ]").split()])
+    assert "compared in comparison.html" in capsys.readouterr().out
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    Path("example.py").write_text(example)
+    runpy.run_path("example.py")
+    assert podracer.load("FOLDER")(np.zeros((10, 5), "f4")) in range(3)
+    names = re.findall(r"^\| `(params\.[^`]*)`", text, re.MULTILINE)
+    assert {*names} < safetensors.numpy.load_file("weights.safetensors").keys()
+
+
+def test_names_leave_neither_yaml_nor_markdown(catch):
+    trained = loading.restore(catch[0])
+    stored = trained.run._replace(agent=ATTACK, env=ATTACK)
+    about = {"command": ATTACK, "versions": {ATTACK: ATTACK}}
+    found = comparison.Mean(1.0, 0.0, 2.0)
+    card = hub._card(trained._replace(run=stored), ATTACK, about, found, None, False)
+    _, front, text = card.split("---\n", 2)
+    named = ATTACK.replace("\n", "\\n")
+    model = yaml.safe_load(front)["model-index"][0]
+    assert model["name"] == named and model["results"][0]["dataset"]["type"] == named
+    lines = [x for x in text.splitlines() if "<script>" in x]
+    assert all(x.startswith("    ") or x.count("`") in (2, 4) for x in lines)
+    assert sum(x.startswith("```") for x in text.splitlines()) == 2
