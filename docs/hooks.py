@@ -16,12 +16,14 @@ HAS_ADDRESS = "YOUR_ACCOUNT" not in REPOSITORY
 PACKAGES = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 INTERNAL = {"podracer.command"}  # not in the reference
-BOOST = {  # how much earlier a page is found than others that have the same words
+BOOST = {  # how much more a page, or those of a folder, count than others with the same words
     "README.md": 2,
     "own-code.md": 4,
     "runs.md": 2,
-    "results/learning.md": 0.5,
     "CHANGELOG.md": 0.2,
+    "api": 0.5,
+    "results": 0.5,
+    "results/learning": 0.2,
 }
 GROUPS = "results/learning.md"  # on the site each of its groups is a page of its own
 LINK = re.compile(r"(?<!!)\[([^\]\[]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
@@ -54,8 +56,9 @@ def on_files(files, config):
 def on_page_markdown(markdown, page, **_):
     """Makes links to files of the repository lead to pages, or to the repository."""
     name = page.file.src_uri
-    if name in BOOST:
-        page.meta.setdefault("search", {})["boost"] = BOOST[name]
+    boost = BOOST.get(name) or BOOST.get(posixpath.dirname(name))
+    if boost:
+        page.meta.setdefault("search", {})["boost"] = boost
     if name == GROUPS:
         markdown = overview(markdown)
     if name.startswith("results/"):
