@@ -84,14 +84,17 @@ def on_page_content(html, **_):
 
 
 def site_link(source, text, link, anchor):
-    """What the link in the file `source` is on the site; dead links stay as they are."""
+    """What the link in the file `source` is on the site; dead links stay as they are.
+
+    A file of the repository is its path in words as long as the repository has no address.
+    """
     path = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
     if path == f"docs/{GROUPS}" and anchor[1:] in groups():
         link, anchor = site_path(source, f"{link[:-3]}/{anchor[1:]}.md", made=True), ""
         return f"[{text}]({link})"
     target = site_path(source, link)
     if target.startswith(REPOSITORY) and not HAS_ADDRESS:
-        return text if "`" in text or " " in text else f"`{text.replace(chr(92), '')}`"
+        return text if " " in text else f"`{path}`"
     return f"[{text}]({target}{anchor})"
 
 
