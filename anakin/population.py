@@ -30,7 +30,7 @@ Row = dict[str, float] | FloatingPointError
 
 
 class Population(NamedTuple):
-    """The state of S runs. Its program compiles nothing anew for other hyperparameters."""
+    """The state of S runs. Other hyperparameters need no new compilation."""
 
     state: State  # [S, ...]
     hyperparameters: dict[str, jax.Array]  # float32 [S], those in which the runs differ

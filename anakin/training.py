@@ -85,7 +85,7 @@ def train(
       reset_pool: number of new episodes per step that a core's environments share; default:
         each has its own, see `envs_jax.PooledReset`.
       restore: (initial state, its `LAYOUT`) -> the state to resume from, for example
-        `checkpoint.Checkpoints.restore`. On as many cores it resumes bit for bit.
+        `checkpoint.Checkpoints.restore`. On the same number of cores it resumes bit for bit.
       stopped: asked about once a second; once true, the state is yielded a last time, with
         metrics None between two reports.
 

@@ -46,14 +46,14 @@ HEAD = """# Populations that adapt
 `python -m benchmarks.population --report docs/results` makes this page. A population starts
 with hyperparameters drawn from ranges of several orders of magnitude, most of which are bad.
 *Random search* is the same population without exploitation: the same first hyperparameters and
-the same steps. *Tuned preset* is as many runs with the preset's own hyperparameters; what it
-cost to find these is not counted.
+the same steps. *Tuned preset* is the same number of runs with the preset's own hyperparameters;
+the cost of finding these is not counted.
 
 *All members*: the mean return of all members' finished episodes in the last twentieth of their
 steps, with the exploring policy; members that failed (a metric was not finite) are left out and
 counted. *Chosen*: the member that one would choose, which has the highest mean return at the
-end of training, greedily over fresh episodes. Means over the seeds, each a whole population,
-with 95 % bootstrap intervals. The last line of a table is the difference between a population
+end of training, evaluated greedily on fresh episodes. Figures are means over the seeds, each a
+whole population, with 95 % bootstrap intervals. The last line of a table is the difference between a population
 and its control, seed by seed. Seconds are those of one command, with compilation; `load` is the
 highest load average when one started.
 """

@@ -27,10 +27,10 @@ HEAD = """# What agents learn
 
 `python -m benchmarks.learning --only GROUP... --report docs/results` trains the groups of
 benchmarks/experiments.py and writes this page. The records behind it, with every
-configuration, are in `docs/results/learning/`. Mean return of the episodes that finished in the
-last tenth of a run, with the exploring policy. Seconds are those of a whole command, of all
-seeds where one program trains them together (built-in); `load` is the load average when it
-started, and only where that is near 0 do seconds mean something.
+configuration, are in `docs/results/learning/`. *Mean* is the mean return, with the exploring
+policy, of the episodes that finished in the last tenth of a run. *Seconds* is the time of a whole
+command, for all seeds if one program trains them together (built-in). *Load* is the load average
+when the command started; seconds are meaningful only if it is near 0.
 """
 COLUMNS = ("environment", "agent", "steps", "target", "mean", "95 % interval", "IQM")
 COLUMNS += ("seeds", "seconds", "load", "commit")

@@ -55,7 +55,7 @@ def action_mask(tree: PyTree) -> Any:
 
 
 def quantities(observation_spec: Any) -> Any:
-    """The spec with None for what is no quantity: choices, truth values, action masks."""
+    """The spec with None for what is not a quantity: choices, booleans, action masks."""
 
     def quantity(path: tuple[Any, ...], spec: specs.Array) -> specs.Array | None:
         masks = any(_name(entry) == ACTION_MASK for entry in path)

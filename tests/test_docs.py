@@ -7,6 +7,7 @@ import dataclasses
 import os
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -109,9 +110,15 @@ def test_lists_are_lists_on_the_site_too(page):
 
 def test_the_site_has_every_page_once():
     nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
-    listed = [
-        file for part in nav for x in part.values() for y in x for file in y.values()
-    ]
+    listed = []
+    for part in nav:
+        ((_, inner),) = part.items()
+        pages = (
+            [inner]
+            if isinstance(inner, str)
+            else [y for x in inner for y in x.values()]
+        )
+        listed += pages
     pages = [page.relative_to(ROOT / "docs").as_posix() for page in PAGES]
     assert sorted(listed) == sorted(pages + [page.name for page in AT_ROOT])
 
@@ -220,18 +227,37 @@ def test_the_example_of_an_update_rule_trains(tmp_path):
     assert "my_rule on catch: mean return" in python(*arguments, folder=tmp_path)
 
 
+OWN_CODE = (DOCS / "own-code.md").read_text()
+OWN_FILES = re.findall(
+    r'```python\n("""(\w+)\.py: .*?)```\n\n```\n(.*?)```', OWN_CODE, re.DOTALL
+)
+
+
 @pytest.mark.shows(DOCS / "own-code.md")
-def test_the_example_of_an_agent_trains(tmp_path):
-    """With both of its presets, whose names are those of its commands."""
-    text = (DOCS / "own-code.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    (tmp_path / "reinforce_example.py").write_text(code)
-    found = re.findall(r"^anakin (.*--agent reinforce_example .*)$", text, re.MULTILINE)
-    assert ["--preset" in command for command in found] == [False, True]
-    for command in found:
-        arguments = "-m", "anakin", *command.split(), "--total-steps=8000"
-        printed = python(*arguments, folder=tmp_path)
-        assert "reinforce_example on catch: mean return" in printed
+@pytest.mark.parametrize(
+    "code, name, commands", OWN_FILES, ids=[name for _, name, _ in OWN_FILES]
+)
+def test_a_file_of_your_own_trains(code, name, commands, tmp_path):
+    """Saved as it is, with each of its commands, of which training is shorter."""
+    if "import gymnasium" in code:
+        pytest.importorskip("gymnasium")
+    (tmp_path / f"{name}.py").write_text(code)
+    lines = commands.splitlines()
+    assert lines and all(name in line for line in lines)
+    for line in lines:
+        command, *words = shlex.split(re.sub(r" --total-steps \S+", "", line))
+        shorter = ["--total-steps=4000"] if words[0] == "train" else []
+        printed = python("-m", command, *words, *shorter, folder=tmp_path)
+        if words[0] == "train":
+            assert re.search(r"mean return -?\d", printed), line
+        if words[0] == "evaluate":
+            assert "succeeded" in printed
+    assert (tmp_path / "runs").is_dir()
+
+
+def test_the_page_of_own_code_has_every_kind():
+    names = [name for _, name, _ in OWN_FILES]
+    assert names == ["my_env", "reinforce_example", "my_network", "my_gym"]
 
 
 def python(*arguments, folder):

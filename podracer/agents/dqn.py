@@ -5,8 +5,8 @@ networks (arXiv:1511.06581), n-step returns, quantiles (arXiv:1710.10044), prior
 (arXiv:1511.05952), Ape-X (arXiv:1803.00933) and R2D2 (openreview.net/forum?id=r1lyTjAqYX),
 which adds a recurrent core with stored state and burn-in, and rescaled values.
 
-What is learned from comes from replay. A time limit is no termination: the value of the
-last observation is bootstrapped. N cores compute what one core computes from the same
+It learns from replay. A time limit is not a termination: returns are bootstrapped from the
+value of the last observation. N cores compute what one core computes from the same
 trajectories, up to rounding.
 """
 

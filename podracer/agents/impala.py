@@ -1,7 +1,7 @@
 """IMPALA (Espeholt et al. 2018, arXiv:1802.01561), after TorchBeast (arXiv:1910.03552).
 
-With every clip at 1 and no policy lag rho is 1, and this is A2C. A time limit is no
-termination: the value of the last observation is bootstrapped.
+With every clip at 1 and no policy lag rho is 1, and this is A2C. A time limit is not a
+termination: returns are bootstrapped from the value of the last observation.
 
 The loss is summed or averaged: gradient clipping and RMSProp's epsilon depend on its scale.
 With `sum` (TorchBeast) and `mean`, N cores compute what one core computes, up to rounding;

@@ -1,12 +1,13 @@
 """PPO (Schulman et al. 2017, arXiv:1707.06347): several epochs on each trajectory.
 
 Minibatches are whole unrolls, which a memory can be replayed over: only the order of
-environments is shuffled. `shuffle="transitions"` is the textbook's. A time limit is no
-termination: the value of the last observation is bootstrapped.
+environments is shuffled. `shuffle="transitions"` shuffles single transitions, as in the paper.
+A time limit is not a termination: returns are bootstrapped from the value of the last
+observation.
 
 With `minibatches=1`, N cores compute what one core computes, up to rounding. With more,
-each core shuffles its own environments: a minibatch has as many samples as on one core,
-but other ones.
+each core shuffles its own environments: a minibatch has the same number of samples as on
+one core, but different ones.
 """
 
 import dataclasses

@@ -2,8 +2,8 @@
 
 There is no replay and no target network: layer normalization keeps the learning stable.
 The targets are Q(lambda) returns of each trajectory, computed once and learned from in
-several epochs of minibatches. A time limit is no termination: the largest action value of
-the last observation is bootstrapped.
+several epochs of minibatches. A time limit is not a termination: returns are bootstrapped
+from the largest action value of the last observation.
 
 With `minibatches=1`, N cores compute what one core computes, up to rounding.
 """

@@ -1,8 +1,9 @@
 """Soft actor-critic (Haarnoja et al. 2018, arXiv:1812.05905).
 
 It learns from replayed transitions: each update is one step of Adam on the critics, the policy
-and the temperature at once, all from the parameters before it. A time limit is no termination:
-the last observation is bootstrapped. Until the first update, actions are random.
+and the temperature at once, all from the parameters before it. A time limit is not a
+termination: returns are bootstrapped from the last observation. Until the first update,
+actions are random.
 """
 
 import dataclasses

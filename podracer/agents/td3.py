@@ -1,8 +1,9 @@
 """TD3, twin delayed deterministic policy gradients (Fujimoto et al. 2018, arXiv:1802.09477).
 
 It learns from replayed transitions: each update is one step of Adam on the critics, and every
-`policy_delay`-th one also on the policy, which the target networks follow then. A time limit is
-no termination: the last observation is bootstrapped. Until the first update, actions are random.
+`policy_delay`-th one also on the policy, which the target networks then follow. A time limit
+is not a termination: returns are bootstrapped from the last observation. Until the first
+update, actions are random.
 """
 
 import dataclasses

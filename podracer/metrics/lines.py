@@ -67,7 +67,7 @@ def read(
 ) -> Iterator[Row]:
     """The rows of a `metrics.jsonl`, one at a time, without a last line cut short.
 
-    Lines that are no row are skipped; `say` then prints one line about them.
+    Lines that are not a row are skipped; `say` then prints one line about them.
     """
     lost = _Lost(path, say, "left out")
     for line in _whole_lines(path):

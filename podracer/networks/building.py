@@ -30,7 +30,7 @@ def actor_critic(
     there is one (`podracer.networks.masks`).
 
     Raises UserError for actions that no policy supports, for a mask that does not fit them,
-    for an observation that is no image where the torso needs one or has no elements, and,
+    for an observation that is not an image where the torso needs one or has no elements, and,
     when traced, for observations unlike their spec.
     """
     module = ActorCritic(config, heads.actions_of(action_spec))

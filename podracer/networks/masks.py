@@ -31,7 +31,7 @@ def make_mask(observation_spec: Any, action_spec: Any) -> Callable | None:
     """(observation [...]) -> {name of an action's part: bool [..., A_1 + ... + A_K]}.
 
     The name of an action that has no parts is empty. None where nothing is masked. Raises
-    UserError for a field `action_mask` that is no mask of the actions.
+    UserError for a field `action_mask` that does not fit the actions.
     """
     choices = _choices(observation_spec, action_spec)
     if choices is None:

@@ -73,8 +73,8 @@ def make_model(
     """A model for an environment's specs.
 
     Raises UserError for actions that are not one choice of several, for an observation that
-    is no image where convolutions are asked for, and, when traced, for observations unlike
-    their spec.
+    is not an image where convolutions are asked for, and, when traced, for observations
+    unlike their spec.
     """
     num_actions = heads.number_of_actions(action_spec, "MuZero")
     support = make_support(config.max_return)

@@ -42,7 +42,7 @@ def start(client: Any, host: int, hosts: int) -> None:
       hosts: the number of hosts.
 
     Raises:
-      UserError: PODRACER_STALL_SECONDS is no number above 0.
+      UserError: PODRACER_STALL_SECONDS is not a number above 0.
     """
     global _watch
     if _watch:

@@ -177,9 +177,9 @@ def normalize_observations(
 ) -> Agent:
     """The agent sees normalized float32 observations.
 
-    The statistics are of the observations before the trajectory at hand. What is no quantity
-    (choices, truth values, action masks) is left unchanged, and so are bytes, which networks
-    scale; UserError where there is nothing else.
+    The statistics are those of the observations before the current trajectory. Choices,
+    booleans and action masks are left unchanged, and so are bytes, which networks scale;
+    UserError if there is nothing else.
     """
     check_range("clip", clip, 0.0)
     numbers = normalizable(observation_spec)

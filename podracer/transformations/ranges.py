@@ -19,7 +19,7 @@ from podracer.transformations.learning import learning_from
 def scaled_spec(spec: Any) -> Any:
     """A pytree of specs of observations, with bounds -1 and 1.
 
-    What is no quantity (`podracer.observations`) is left unchanged.
+    Choices, booleans and action masks (`podracer.observations`) are left unchanged.
     """
     return each(_scaled, quantities(spec), spec)
 

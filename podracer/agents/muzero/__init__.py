@@ -1,14 +1,14 @@
 """MuZero (Schrittwieser et al. 2020, arXiv:1911.08265): acting is searching in a model.
 
 The search is mctx's; `gumbel` is the one of Danihelka et al. 2022 (openreview bERaNdoegnO),
-which needs fewer simulations. A time limit is no termination: the value that the search
-finds at the last observation is bootstrapped.
+which needs fewer simulations. A time limit is not a termination: returns are bootstrapped
+from the value that the search finds at the last observation.
 
 Actions are discrete, networks have no memory. Where an observation is a dictionary or a
 NamedTuple with a field `action_mask` [A], True for the actions that are allowed, the others
 are neither searched at the root nor taken.
 
-Nothing here is drawn on the learner, so N cores compute what one computes, up to rounding.
+Nothing here is drawn on the learner, so N cores compute what one core computes, up to rounding.
 """
 
 from podracer.agents.muzero.agent import make_agent

@@ -1,6 +1,6 @@
 """The parameters of Disco103's meta-network, and the published file that holds them.
 
-The file is `disco_103.npz` of github.com/google-deepmind/disco_rl; it is no part of this
+The file is `disco_103.npz` of github.com/google-deepmind/disco_rl; it is not part of this
 repository, see docs/update-rules.md.
 """
 
