@@ -196,6 +196,18 @@ def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
     return {name: x for part in parts for name, x in part.items()}
 
 
+def share(count: int) -> range:
+    """Of `count` things that lie on the cores of all hosts, host after host, this host's."""
+    each = count // number_of()
+    return range(this() * each, (this() + 1) * each)
+
+
+def meet() -> None:
+    """Waits for all hosts, which make these calls in the same order; none is due then."""
+    agree(0, False)
+    watch.at_rest()
+
+
 def total(numbers: Mapping[str, float]) -> dict[str, float]:
     """The sums over all hosts, which make these calls in the same order."""
     if number_of() == 1:
