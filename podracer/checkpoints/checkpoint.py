@@ -81,6 +81,9 @@ class Checkpoints:
             best_fn=retention.best_by,  # or metrics would not be on the disk
             async_options=orbax.AsyncOptions(
                 timeout_secs=FINISH_SECONDS,
+                # Else hosts would take one another's folders for their own: Orbax counts
+                # those of all hosts together.
+                create_directories_asynchronously=not self._alone,
                 post_finalization_callback=self._seal,
             ),
         )
