@@ -99,12 +99,13 @@ def on_host(tree: Any) -> Any:
 
 
 def of_member(tree: Any, number: int) -> Any:
-    """Entry `number` of every leaf [S, ...] of a BATCH tree, on the core where it lies.
-
-    Raises IndexError where that is a core of another host.
+    """Entry `number` of every leaf [S, ...] of a BATCH tree; with several hosts on the core
+    where it lies. Raises IndexError where that is a core of another host.
     """
 
     def leaf(x: jax.Array) -> jax.Array:
+        if x.is_fully_addressable:
+            return x[number]
         for shard in x.addressable_shards:
             place = number - _first(shard)
             if 0 <= place < len(shard.data):
