@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from podracer import parallel
+from podracer.parallel import hosts
 
 
 def options() -> Any:
@@ -24,14 +25,11 @@ def handler() -> Any:
     """What writes an `item` with `orbax.args.PyTreeSave`, in the format of other checkpoints."""
     from orbax import checkpoint as orbax
 
-    # No public name has this store, which a handler needs to write random keys.
-    from orbax.checkpoint._src.metadata import array_metadata_store
-
     arrays = orbax.type_handlers.ArrayHandler(
         primary_host=None,
         replica_id=None,  # whatever part this host has
         use_replica_parallel=False,
-        array_metadata_store=array_metadata_store.Store(),
+        array_metadata_store=hosts.array_metadata(),  # else no kind of key is kept
     )
     registry = orbax.type_handlers.create_type_handler_registry((jax.Array, arrays))
     return orbax.PyTreeCheckpointHandler(
