@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from podracer import parallel
-from podracer.checkpoints import alone as by_itself
-from podracer.checkpoints import checksums, finding, reading, retention
+from podracer.checkpoints import checksums, finding, of_host, reading, retention
 from podracer.checkpoints.quiet import drop_late_callbacks
 from podracer.errors import UserError, check_at_least_one, check_range
 from podracer.parallel import hosts
@@ -89,8 +88,8 @@ class Checkpoints:
         )
         handler = orbax.StandardCheckpointHandler()
         if self._alone:
-            handler = by_itself.handler()
-            options.multiprocessing_options = by_itself.options()
+            handler = of_host.handler()
+            options.multiprocessing_options = of_host.options()
         return orbax.CheckpointManager(
             self.folder.absolute(), item_handlers={ITEM: handler}, options=options
         )
@@ -131,7 +130,7 @@ class Checkpoints:
                 self._saving = updates
                 item = reading.without_empty(state)
                 to_save = (
-                    args.PyTreeSave(by_itself.item(item))
+                    args.PyTreeSave(of_host.item(item))
                     if self._alone
                     else args.StandardSave(item)
                 )

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from podracer import parallel
-from podracer.checkpoints import alone
+from podracer.checkpoints import of_host
 from podracer.checkpoints.quiet import quiet
 from podracer.errors import UserError
 from podracer.parallel import hosts
@@ -138,7 +138,7 @@ def _reader() -> Any:
     from orbax import checkpoint as orbax
 
     return orbax.Checkpointer(
-        orbax.StandardCheckpointHandler(), multiprocessing_options=alone.options()
+        orbax.StandardCheckpointHandler(), multiprocessing_options=of_host.options()
     )
 
 
