@@ -36,10 +36,6 @@ def train(argv: Sequence[str]) -> None:
         configuring.configure(argv, Train, "anakin", ENVIRONMENTS)
     )
     config = configured.config
-    if config.together and hosts.number_of() > 1:
-        raise UserError(
-            "--seeds, --sweep and --population are for one process: start one on each host"
-        )
     runs = members.choose(config) if config.together else ()
     share = (len(runs) or config.batch_size) // hosts.number_of()
     cpus = cpu.cpu_cores(share) if config.cores is None else config.cores
@@ -76,7 +72,7 @@ def train(argv: Sequence[str]) -> None:
         )
         with naming:
             folder = members.train(start, population.member, runs, config, **about)
-        if config.population and not config.keep.quiet:
+        if config.population and not config.keep.quiet and hosts.this() == 0:
             print(*lineage.described(lineage.read(folder)), sep="\n")
         return
     start = partial(

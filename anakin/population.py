@@ -24,7 +24,7 @@ from podracer import kernels, parallel
 from podracer.agent import Agent
 from podracer.errors import UserError, check_at_least_one, check_seed
 from podracer.metrics import episodes, tally
-from podracer.parallel import SHARED, cpu
+from podracer.parallel import SHARED, cpu, hosts
 
 Row = dict[str, float] | FloatingPointError
 
@@ -79,14 +79,14 @@ def train(
       hyperparameters: [S] floats by name: those in which the runs differ.
       batch_size, unroll_length, total_steps: of each run.
       updates_per_report, reset_pool, stopped: as for `anakin.train`.
-      cores: number of cores; default: all.
+      cores: number of cores of each host; default: all.
       adapt: when and how the runs take over one another's learners and hyperparameters, see
         `adaptation`; each interval ends with a report. Rows have the number of their interval
         as `population/interval`, the run whose learner was taken at its start as
         `population/parent` (-1: none was), and `population/NAME` of each hyperparameter. A
         failed run goes on with the learner of another. By default each run is alone.
-      restore: (initial states of the runs, the `LAYOUT` of each) -> those to resume from,
-        after equal numbers of updates. On as many cores they resume bit for bit.
+      restore: (initial states of this host's runs, the `LAYOUT` of each) -> those to resume
+        from, after equal numbers of updates. On as many cores they resume bit for bit.
 
     Raises:
       UserError: an argument is impossible, or a hyperparameter cannot differ between runs.
@@ -177,7 +177,7 @@ def _rows(
 
     Where a population adapts, those are taken out that are finite again.
     """
-    metrics, failures = jax.device_get((metrics, failures))
+    metrics, failures = parallel.everywhere((metrics, failures))
     numbers = range(len(next(iter(metrics.values()))))
     for i in numbers:
         if i in failed and not adapts:
@@ -288,24 +288,23 @@ def make_programs(
 
 def restored(population: Population, restore: Callable) -> Population:
     """The population with the states of `restore`, see `train`, where its own lie."""
-    numbers = range(len(population.state.updates))
+    numbers = hosts.share(len(population.state.updates))
     members = [member(population, i) for i in numbers]
     layout = Member(*LAYOUT, SHARED, SHARED) if population.standing else LAYOUT
     states = restore(members, layout)
-    mine = _unpacked(population)
-    whole = jax.tree.map(
-        lambda whole, *parts: jax.device_put(jnp.stack(parts), whole.sharding),
-        mine,
-        *states,
-    )
+    whole = parallel.of_members(states, like=_unpacked(population))
     if not population.standing:
         return population._replace(state=whole)
     return Population(State(*whole[:-2]), *whole[-2:])
 
 
 def member(population: Population, number: int) -> State | Member:
-    """The state of one run, as `anakin.train` on one core has it, and more if it adapts."""
-    return jax.tree.map(lambda x: x[number], _unpacked(population))
+    """The state of one run, as `anakin.train` on one core has it, and more if it adapts.
+
+    With several hosts each has its own runs, `podracer.parallel.hosts.share(S)`. Raises
+    IndexError for one of another host.
+    """
+    return parallel.of_member(_unpacked(population), number)
 
 
 def _unpacked(population: Population) -> State | Member:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from podracer import parallel
-from podracer.checkpoints import checksums, finding, reading, retention
+from podracer.checkpoints import checksums, finding, of_host, reading, retention
 from podracer.checkpoints.quiet import drop_late_callbacks
 from podracer.errors import UserError, check_at_least_one, check_range
 from podracer.parallel import hosts
@@ -50,9 +50,13 @@ class Checkpoints:
     Args:
       folder: where they are, or will be.
       config: when to save, and what to keep.
+      alone: this host alone has the run, and every state is on one of its cores; otherwise
+        all hosts make the same calls.
     """
 
-    def __init__(self, folder: str | Path, config: Config = Config()):
+    def __init__(
+        self, folder: str | Path, config: Config = Config(), alone: bool = False
+    ):
         from orbax import checkpoint as orbax  # slow to import
 
         self._orbax, self.folder, self._config = orbax, Path(folder), config
@@ -61,6 +65,7 @@ class Checkpoints:
         self._is_tried = False  # that what this run writes can be read
         self._saved_time, self._saved_steps = time.monotonic(), 0
         self._manager = None  # until the first save
+        self._alone = alone and hosts.number_of() > 1
 
     def _open_manager(self) -> Any:
         """Orbax's manager, which writes checkpoints and removes old ones."""
@@ -75,25 +80,31 @@ class Checkpoints:
             best_fn=retention.best_by,  # or metrics would not be on the disk
             async_options=orbax.AsyncOptions(
                 timeout_secs=FINISH_SECONDS,
+                # Else hosts would take one another's folders for their own: Orbax counts
+                # those of all hosts together.
+                create_directories_asynchronously=not self._alone,
                 post_finalization_callback=self._seal,
             ),
         )
+        handler = orbax.StandardCheckpointHandler()
+        if self._alone:
+            handler = of_host.handler()
+            options.multiprocessing_options = of_host.options()
         return orbax.CheckpointManager(
-            self.folder.absolute(),
-            item_handlers={ITEM: orbax.StandardCheckpointHandler()},
-            options=options,
+            self.folder.absolute(), item_handlers={ITEM: handler}, options=options
         )
 
     def is_due(self, metrics: Metrics | None) -> bool:
         """Whether the minutes or the steps between two checkpoints have passed.
 
-        All hosts call this together, and all save if it is due on any of them.
+        All hosts call this together, and all save if it is due on any of them; or this host
+        alone.
         """
         every, steps = self._config.steps, metrics["steps"] if metrics else 0
         due = time.monotonic() - self._saved_time >= 60 * self._config.minutes or (
             every is not None and steps // every > self._saved_steps // every
         )
-        return hosts.agree(0, due)[1]
+        return due if self._alone else hosts.agree(0, due)[1]
 
     def save(self, state: Any, metrics: Metrics | None) -> None:
         """Copies the state; it is on disk soon after, at the latest by the next call.
@@ -117,11 +128,16 @@ class Checkpoints:
             self._manager.wait_until_finished()
             if updates not in self._manager.all_steps():
                 self._saving = updates
-                item = args.StandardSave(reading.without_empty(state))
+                item = reading.without_empty(state)
+                to_save = (
+                    args.PyTreeSave(of_host.item(item))
+                    if self._alone
+                    else args.StandardSave(item)
+                )
                 self._manager.save(
                     updates,
                     metrics={retention.RETURN: _number(metrics.get(retention.RETURN))},
-                    args=args.Composite(**{ITEM: item}),
+                    args=args.Composite(**{ITEM: to_save}),
                 )
             if not self._is_tried:
                 self._manager.wait_until_finished()
@@ -204,7 +220,7 @@ class Checkpoints:
 
     def _seal(self) -> None:
         """Writes the checksums into the folder that Orbax is about to rename."""
-        if hosts.this():
+        if hosts.this() and not self._alone:
             return  # the first host does, once all have written theirs
         (unnamed,) = self.folder.glob(f"{self._saving}.orbax-checkpoint-tmp*")
         checksums.write(unnamed)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from podracer import parallel
+from podracer.checkpoints import of_host
 from podracer.checkpoints.quiet import quiet
 from podracer.errors import UserError
 from podracer.parallel import hosts
@@ -132,18 +133,25 @@ def read_shared(item: Path, shared: Any) -> Any:
     )
 
 
-def _read_metadata(item: Path) -> Any:
-    """The saved tree, with the shape of each array."""
+def _reader() -> Any:
+    """Orbax's, of this host alone: hosts do not wait for one another to read."""
     from orbax import checkpoint as orbax
 
-    with quiet(), orbax.Checkpointer(orbax.StandardCheckpointHandler()) as reader:
+    return orbax.Checkpointer(
+        orbax.StandardCheckpointHandler(), multiprocessing_options=of_host.options()
+    )
+
+
+def _read_metadata(item: Path) -> Any:
+    """The saved tree, with the shape of each array."""
+    with quiet(), _reader() as reader:
         return reader.metadata(item.absolute()).item_metadata
 
 
 def _read(item: Path, targets: Any) -> Any:
     from orbax import checkpoint as orbax
 
-    with quiet(), orbax.Checkpointer(orbax.StandardCheckpointHandler()) as reader:
+    with quiet(), _reader() as reader:
         return reader.restore(item.absolute(), args=orbax.args.StandardRestore(targets))
 
 

@@ -1,14 +1,17 @@
 """Arrays on cores: split, joined, copied and read."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, NamedSharding
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from podracer.parallel import watch
 from podracer.parallel.cores import AXES, BATCH, REPLACEABLE, SPECS
-from podracer.parallel.mesh import over_hosts
+from podracer.parallel.mesh import CORE, over_hosts
 
 
 def split(tree: Any, layout: Any, parts: int) -> list[Any]:
@@ -93,3 +96,72 @@ def on_device(tree: Any, device: jax.Device) -> Any:
 def on_host(tree: Any) -> Any:
     """A SHARED tree as numpy arrays, read from one core, which is faster than from all."""
     return jax.device_get(jax.tree.map(lambda x: x.addressable_data(0), tree))
+
+
+def of_member(tree: Any, number: int) -> Any:
+    """Entry `number` of every leaf [S, ...] of a BATCH tree; with several hosts on the core
+    where it lies. Raises IndexError where that is a core of another host.
+    """
+
+    def leaf(x: jax.Array) -> jax.Array:
+        if getattr(x, "is_fully_addressable", True):  # NumPy's arrays are
+            return x[number]
+        for shard in x.addressable_shards:
+            place = number - _first(shard)
+            if 0 <= place < len(shard.data):
+                return shard.data[place]
+        raise IndexError(f"number {number} of {len(x)} is on no core of this host")
+
+    return jax.tree.map(leaf, tree)
+
+
+def of_members(members: Sequence[Any], like: Any) -> Any:
+    """A BATCH tree laid out as `like`, of this host's `members` in order: undoes `of_member`."""
+
+    def leaf(x: jax.Array, *parts: jax.Array) -> jax.Array:
+        first = min(map(_first, x.addressable_shards))
+        shards = []
+        for shard in x.addressable_shards:
+            start = _first(shard) - first
+            own = jax.device_put(parts[start : start + len(shard.data)], shard.device)
+            shards.append(jnp.stack(own))
+        return jax.make_array_from_single_device_arrays(x.shape, x.sharding, shards)
+
+    return jax.tree.map(leaf, like, *members)
+
+
+def _first(shard: Any) -> int:
+    """The number of a shard's first entry."""
+    return shard.index[0].start or 0
+
+
+def everywhere(tree: Any) -> Any:
+    """A BATCH tree as numpy arrays, whole on every host; all hosts call it together."""
+    leaves = jax.tree.leaves(tree)
+    if all(x.is_fully_addressable for x in leaves):
+        return jax.device_get(tree)
+    watch.moved(waits=True)
+    whole = on_host(_gathering(leaves[0].sharding.mesh)(tree))
+    watch.moved()
+    return whole
+
+
+@functools.lru_cache(maxsize=8)
+def _gathering(mesh: Mesh) -> Callable:
+    """(tree) -> the same, whole on every core of the mesh."""
+    return jax.jit(
+        lambda tree: tree, out_shardings=NamedSharding(mesh, PartitionSpec())
+    )
+
+
+def as_if_shared(tree: Any) -> Any:
+    """A tree on one core as if another host had it, too, which never learns of it.
+
+    Only for code that refuses what is of one host alone, and then reads no other part.
+    """
+    one = jax.tree.leaves(tree)[0].device
+    other = next(x for x in jax.devices() if x.process_index != one.process_index)
+    sharding = NamedSharding(Mesh(np.array([one, other]), (CORE,)), PartitionSpec())
+    return jax.tree.map(
+        lambda x: jax.make_array_from_single_device_arrays(x.shape, sharding, [x]), tree
+    )

@@ -196,6 +196,28 @@ def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
     return {name: x for part in parts for name, x in part.items()}
 
 
+def share(count: int) -> range:
+    """Of `count` things that lie on the cores of all hosts, host after host, this host's."""
+    each = count // number_of()
+    return range(this() * each, (this() + 1) * each)
+
+
+def meet() -> None:
+    """Waits for all hosts, which make these calls in the same order; none is due then."""
+    agree(0, False)
+    watch.at_rest()
+
+
+def array_metadata() -> Any:
+    """Orbax's store of what arrays are besides their numbers, as the kind of a random key.
+
+    For a handler that writes what is of this host alone; no public name has it.
+    """
+    from orbax.checkpoint._src.metadata import array_metadata_store  # slow to import
+
+    return array_metadata_store.Store()
+
+
 def total(numbers: Mapping[str, float]) -> dict[str, float]:
     """The sums over all hosts, which make these calls in the same order."""
     if number_of() == 1:

@@ -20,6 +20,7 @@ from podracer.checkpoints import finding
 from podracer.checkpoints.checkpoint import Checkpoints
 from podracer.command import spaces
 from podracer.errors import UserError
+from podracer.parallel import hosts
 from podracer.runs import lineage, recording, results, run, run_folder
 from podracer.runs.listing import to_points
 from podracer.runs.progress import Progress
@@ -140,6 +141,8 @@ def train(
 ) -> Path:
     """Trains all of them; returns the folder that holds a folder of each.
 
+    With several hosts each records its own (`hosts.share`), and the first what they share.
+
     Args:
       start: (stopped, and restore where they resume) -> the training loop, as
         `anakin.population.train`.
@@ -150,36 +153,52 @@ def train(
 
     Raises FloatingPointError at the end for the runs that failed before.
     """
-    options, title = config.keep, f"{about['agent']} on {about['env']}"
+    options = config.keep
     if options.resume:
-        return _resume(start, state_of, members, config, about, title)
+        return _resume(start, state_of, members, config, about)
+    with command.stopping() as stopped, contextlib.ExitStack() as stack:
+        # Before anything is compiled or written.
+        hosts.lead(partial(_check_startable, members, options))
+        updates = stack.enter_context(contextlib.closing(start(stopped=stopped)))
+        base = Path(hosts.lead(partial(_base, options.run, run.name_of(about))))
+        run_folder.check_shared(base)
+        live = {}
+        for number in hosts.share(len(members)):
+            m = members[number]
+            path = base / m.name
+            created = run_folder.created(path, m.about(about), options.overwrite)
+            one = _Recording(created, m, options)
+            live[number] = stack.enter_context(one)
+        failures = _recorded(
+            stack, updates, state_of, live, base, members, config, about, {}
+        )
+        if stopped():
+            run.say_resuming(_say(options), base, about)
+    _end(failures)
+    return base
+
+
+def _check_startable(members: Sequence[Member], options: Any) -> None:
     # Its curve would be replaced, and its members would be in no list.
     if options.run and (options.run / run_folder.CONFIG).exists():
         raise UserError(
             f"{options.run}: is a run itself; choose another folder for several runs"
         )
-    with command.stopping() as stopped, contextlib.ExitStack() as stack:
-        for m in members:  # all of them, before anything is compiled or written
-            folder = options.run / m.name if options.run else None
-            if folder:
-                files.check_no_link(folder)
-            run_folder.check_startable(folder, options.overwrite)
-        updates = stack.enter_context(contextlib.closing(start(stopped=stopped)))
-        base = options.run or run_folder.fresh(run.name_of(about))
-        live = {}
-        for number, m in enumerate(members):
-            path = base / m.name
-            created = run_folder.created(path, m.about(about), options.overwrite)
-            one = _Recording(created, m, options)
-            live[number] = stack.enter_context(one)
-        run_folder.rewrite_config(base, about | {"train": config}, run_folder.TOGETHER)
-        failures = _recorded(
-            stack, updates, state_of, live, base, members, config, title
-        )
-        if stopped() and not options.quiet:
-            run.say_resuming(print, base, about)
-    _raise(failures)
-    return base
+    for m in members:
+        folder = options.run / m.name if options.run else None
+        if folder:
+            files.check_no_link(folder)
+        run_folder.check_startable(folder, options.overwrite)
+
+
+def _base(folder: Path | None, name: str) -> str:
+    """The folder that holds those of the runs; it is there where other hosts look for it."""
+    base = folder or run_folder.fresh(name)
+    if hosts.number_of() > 1:
+        base = base.absolute()
+        with files.writing(base):
+            base.mkdir(parents=True, exist_ok=True)
+    return str(base)
 
 
 def _resume(
@@ -188,57 +207,57 @@ def _resume(
     members: Sequence[Member],
     config: Any,
     about: dict[str, Any],
-    title: str,
 ) -> Path:
     """All of them from the newest checkpoint that all have, but those that failed before it."""
     options, base = config.keep, config.keep.resume.absolute()
-    folders = [base / m.name for m in members]
+    folders = {i: base / members[i].name for i in hosts.share(len(members))}
     with command.stopping() as stopped, contextlib.ExitStack() as stack:
-        for folder in folders:
+        run_folder.check_shared(base)
+        for folder in folders.values():
             run_folder.load_config(folder)
             stack.enter_context(run_folder.held(folder))
-        updates, failures = _common(
-            folders, replaced=any(m.population for m in members)
-        )
-        newest = [metrics.last(folder / run_folder.METRICS) for folder in folders]
-        if all(_is_last(row, updates, config.total_steps) for row in newest):
-            if not options.quiet:
-                print(f"{base}: all steps of its runs are done: nothing was left to do")
+        updates, errors = hosts.lead(partial(_common, base, members))
+        failures = {int(i): FloatingPointError(x) for i, x in errors.items()}
+        is_done = partial(_is_done, base, members, updates, config.total_steps)
+        say = _say(options)
+        if hosts.lead(is_done):
+            say(f"{base}: all steps of its runs are done: nothing was left to do")
             return base
 
         def restore(states: Sequence[Any], layout: Any) -> list[Any]:
             return [
                 state
-                if folder in failures
+                if number in failures
                 else _checkpoints(folder, options).restore(state, layout, updates)
-                for folder, state in zip(folders, states, strict=True)
+                for (number, folder), state in zip(folders.items(), states, strict=True)
             ]
 
         loop = start(stopped=stopped, restore=restore)
         stack.enter_context(contextlib.closing(loop))
         live = {}
-        for number, (folder, m) in enumerate(zip(folders, members, strict=True)):
-            if folder in failures:
+        for number, folder in folders.items():
+            if number in failures:
                 continue
             _set_aside(folder / run_folder.CHECKPOINTS, updates)
             metrics.cut(folder / run_folder.METRICS, updates)
-            run_folder.rewrite_config(folder, m.about(about))
-            one = _Recording(contextlib.nullcontext(folder), m, options)
+            run_folder.rewrite_config(folder, members[number].about(about))
+            one = _Recording(contextlib.nullcontext(folder), members[number], options)
             live[number] = stack.enter_context(one)
-        run_folder.rewrite_config(base, about | {"train": config}, run_folder.TOGETHER)
-        failures |= _recorded(stack, loop, state_of, live, base, members, config, title)
-        if stopped() and not options.quiet:
-            run.say_resuming(print, base, about)
-    _raise(failures)
+        failures = _recorded(
+            stack, loop, state_of, live, base, members, config, about, failures
+        )
+        if stopped():
+            run.say_resuming(say, base, about)
+    _end(failures)
     return base
 
 
-def _common(
-    folders: Sequence[Path], replaced: bool = False
-) -> tuple[int, dict[Path, FloatingPointError]]:
-    """The newest checkpoint, by its updates, that all runs have, and the runs that had failed
-    before it: none in a population, where failed ones are `replaced`. Raises UserError where
-    there is none."""
+def _common(base: Path, members: Sequence[Member]) -> tuple[int, dict[str, str]]:
+    """The newest checkpoint, by its updates, that all runs have, and the errors of the runs
+    that had failed before it, by their number: none in a population, where failed ones are
+    replaced. Raises UserError where there is none."""
+    folders = [base / m.name for m in members]
+    replaced = any(m.population for m in members)
     states = {folder: run_folder.load_state(folder) for folder in folders}
     whole = {x: {*finding.find_whole(x / run_folder.CHECKPOINTS)} for x in folders}
     failed = [x for x in folders if states[x].get("state") == "failed" and not replaced]
@@ -252,16 +271,21 @@ def _common(
         )
     updates = max(common)
     return updates, {
-        x: FloatingPointError(states[x].get("error", "failed"))
+        f"{folders.index(x)}": states[x].get("error", "failed")  # as JSON has it
         for x in failed
         if updates not in whole[x]
     }
 
 
-def _is_last(row: Mapping[str, Any], updates: int, total_steps: int) -> bool:
-    """Whether a run's newest row is its last one, and of the checkpoint after `updates`."""
-    steps = row.get("steps") or 0
-    return steps >= total_steps and row.get("updates") == updates
+def _is_done(
+    base: Path, members: Sequence[Member], updates: int, total_steps: int
+) -> bool:
+    """Whether each run's newest row is its last one, and of the checkpoint after `updates`."""
+    rows = [metrics.last(base / m.name / run_folder.METRICS) for m in members]
+    return all(
+        (row.get("steps") or 0) >= total_steps and row.get("updates") == updates
+        for row in rows
+    )
 
 
 def _set_aside(checkpoints: Path, updates: int) -> None:
@@ -277,10 +301,12 @@ def _set_aside(checkpoints: Path, updates: int) -> None:
 
 
 def _checkpoints(folder: Path, options: Any) -> Checkpoints:
-    return Checkpoints(folder / run_folder.CHECKPOINTS, options.checkpoint)
+    return Checkpoints(folder / run_folder.CHECKPOINTS, options.checkpoint, alone=True)
 
 
-def _raise(failures: Mapping[Path, FloatingPointError]) -> None:
+def _end(failures: Mapping[Path, FloatingPointError]) -> None:
+    """Raises the errors of runs that failed, once all hosts have saved theirs."""
+    hosts.meet()
     if failures:
         raise FloatingPointError("; ".join(f"{k}: {x}" for k, x in failures.items()))
 
@@ -333,36 +359,56 @@ def _recorded(
     base: Path,
     members: Sequence[Member],
     config: Any,
-    title: str,
+    about: dict[str, Any],
+    failures: dict[int, FloatingPointError],
 ) -> dict[Path, FloatingPointError]:
-    """Records what the program yields; draws the curves of all members when `stack` ends."""
+    """Records what the program yields; returns which runs failed, and why.
+
+    The first host draws the curves of all members when `stack` ends. `failures` are those
+    from before, by the run's number.
+    """
+    title, progress = f"{about['agent']} on {about['env']}", None
     folders = [base / m.name for m in members]
-    stack.push(partial(_draw, base, folders, title))
-    progress = Progress(config.total_steps, title, config.keep.quiet)
-    stack.enter_context(progress)
-    if not config.keep.quiet:
-        print(f"{title}: {len(live)} runs, recorded in {base}")
+    say = _say(config.keep)
+    if hosts.this() == 0:
+        run_folder.rewrite_config(base, about | {"train": config}, run_folder.TOGETHER)
+        stack.push(partial(_draw, base, folders, title))
+        progress = Progress(config.total_steps, title, config.keep.quiet)
+        stack.enter_context(progress)
+    say(f"{title}: {len(members) - len(failures)} runs, recorded in {base}")
     replaced = any(m.population for m in members)
-    failures = _record(updates, state_of, live, progress, replaced)
-    if not config.keep.quiet and not replaced:  # of a population, its lineage is said
-        print(*results.described(results.grouped(folders, title)), sep="\n")
-        print(f"{title}: curve in {base / run_folder.CURVE}", flush=True)
-    return failures
+    failures |= _record(updates, state_of, live, {*failures}, progress, replaced)
+    hosts.meet()  # before the first reads what the others have written
+    if hosts.this() == 0 and not replaced:  # of a population, its lineage is said
+        for line in results.described(results.grouped(folders, title)):
+            say(line)
+        say(f"{title}: curve in {base / run_folder.CURVE}")
+    return {folders[number]: failures[number] for number in sorted(failures)}
+
+
+def _say(options: Any) -> Callable[[str], None]:
+    """Prints a line, on the first host and unless the run is quiet."""
+    if options.quiet or hosts.this():
+        return lambda line: None
+    return partial(print, flush=True)
 
 
 def _record(
     updates: Generator[tuple[Any, list[Any] | None]],
     state_of: Callable[[Any, int], Any],
     live: dict[int, _Recording],
-    progress: Progress,
+    ended: set[int],
+    progress: Progress | None,
     replaced: bool,
-) -> dict[Path, FloatingPointError]:
+) -> dict[int, FloatingPointError]:
     """Records what the program yields until it ends; returns which runs failed, and why.
 
-    `live` are the runs by their number; those that fail are taken out, but where they are
-    `replaced`: such a run has no rows until it is.
+    `live` are this host's runs by their number, and `ended` those of all hosts that have
+    failed. Those that fail are taken out, but where they are `replaced`: such a run has no
+    rows until it is.
     """
-    failures: dict[Path, FloatingPointError] = {}
+    failures: dict[int, FloatingPointError] = {}
+    newest: dict[int, dict[str, float]] = {}  # rows of all runs
     state = None
 
     def save() -> None:
@@ -372,26 +418,32 @@ def _record(
     with contextlib.suppress(FloatingPointError):  # it was in place of a row
         for state, rows in updates:
             for number, row in enumerate(rows or ()):
-                if number not in live or row is None:
+                if number in ended or row is None:
                     continue
-                folder = live[number].folder
+                one = live.get(number)  # None: another host records it
                 if isinstance(row, FloatingPointError):
-                    failures[folder] = row
-                    live[number].row = None  # of no checkpoint's
+                    failures[number] = row
+                    newest.pop(number, None)
+                    if one:
+                        one.row = None  # of no checkpoint's
                     if not replaced:
-                        live.pop(number).fail(row)
+                        ended.add(number)
+                        if one:
+                            live.pop(number).fail(row)
                 else:
-                    failures.pop(folder, None)
-                    live[number].write(row)
-            if newest := [x.row for x in live.values() if rows and x.row]:
-                progress.update(_together(newest))
-            if any(x.checkpoints.is_due(x.row) for x in live.values()):
+                    failures.pop(number, None)
+                    newest[number] = row
+                    if one:
+                        one.write(row)
+            if progress and rows and newest:
+                progress.update(_together([*newest.values()]))
+            due = any(x.checkpoints.is_due(x.row) for x in live.values())
+            if hosts.agree(0, due)[1]:
                 save()
     if state is not None:
         save()
-    for one in live.values():
-        if one.folder in failures:
-            one.fail(failures[one.folder])
+    for number in live.keys() & failures.keys():
+        live[number].fail(failures[number])
     return failures
 
 

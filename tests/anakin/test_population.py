@@ -385,7 +385,7 @@ def test_a_run_that_fails_costs_no_other(tmp_path):
     with pytest.raises(
         UserError, match="no whole checkpoint of the same update: resum"
     ):
-        members._common([good, failed])
+        members._common(tmp_path, members.choose(config))
 
 
 def test_a_run_in_the_way_costs_no_other(tmp_path):
