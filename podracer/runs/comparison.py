@@ -291,8 +291,8 @@ def _compared(run: listing.Run, say: Callable[[str], None]) -> Compared:
 
 
 def evaluation_of(folder: Path, env: str, updates: int | None = None) -> Mean | None:
-    """What `evaluate` has last found in `env`, that of training, with the checkpoint of
-    this many updates or with any; None where there is nothing that can be read."""
+    """What `evaluate` has last found in whole episodes of `env`, that of training, with the
+    checkpoint of this many updates or with any; None where there is nothing to be read."""
     for name in EVALUATIONS:
         try:
             text = files.read(folder / name, run_folder.MOST_TEXT).decode()
@@ -301,7 +301,11 @@ def evaluation_of(folder: Path, env: str, updates: int | None = None) -> Mean | 
         except (OSError, ValueError, RecursionError, AttributeError):
             continue
         results = [
-            x for x in results if not x.get("differs") and x.get("env", env) == env
+            x
+            for x in results
+            if x.get("env", env) == env
+            and not x.get("differs")
+            and not x.get("unfinished")  # episodes that were cut off say little
         ]
         if updates is not None:
             results = [x for x in results if _checkpoint(x) == updates]

@@ -168,7 +168,8 @@ def test_many_runs_and_long_values_fit_80_columns(capsys):
         (
             "evaluation.jsonl",
             EVALUATION + '\n{"episodes": 5, "episode_return": 9, "differs": ["rows"]}\n'
-            '{"episodes": 5, "episode_return": 9, "env": "another"}\n',
+            '{"episodes": 5, "episode_return": 9, "env": "another"}\n'
+            '{"episodes": 5, "episode_return": 9, "unfinished": 1}\n',
         ),
     ],
 )
