@@ -235,6 +235,8 @@ def open_run(
 
         begin = _start_new if options.resume is None else _resume
         if options.resume and hosts.lead(lambda: is_done(config)):
+            if is_first_host:  # another process may be writing it
+                stack.enter_context(run_folder.held(options.resume.absolute()))
             say(
                 f"{options.resume}: all of its {config.total_steps:,} steps are done: "
                 "nothing was left to do"
@@ -270,8 +272,13 @@ def open_run(
 
 
 def is_done(config: Any) -> bool:
-    """Whether the run that `config` resumes has come to its last step, and saved it."""
+    """Whether the run that `config` resumes has come to its last step, and saved it.
+
+    With `allow_changes` it is restored in any case, which says what cannot be changed.
+    """
     folder = config.keep.resume
+    if config.keep.allow_changes:
+        return False
     if hasattr(config, "rule") and not (folder / run_folder.RULE).exists():
         return False  # of meta-train, which writes the rule again
     try:
