@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -86,12 +86,16 @@ def evaluate(argv: Sequence[str], player: Player) -> None:
         names,
         ENV,
     )
+    checkpoints = _checkpoints(config)
+    # First: it says what is damaged, and what else its folder lacks.
+    agent = loading.restore(config.run, checkpoints[0], trust=True)
     options = player.environments.default_options
     plan = settings(stored, names, flags, options, player.as_played)
-    checkpoints = _checkpoints(config)
     out = config.out or config.run / run_folder.EVALUATION
     kept: list[str] = []
-    for agent in _agents(config.run, checkpoints):
+    for updates in checkpoints:
+        if updates != checkpoints[0]:
+            agent = loading.at(agent, updates)
         for setting in plan:
             played = player.play(agent, setting, config)
             means = evaluation.summary(played)
@@ -126,14 +130,6 @@ def _checkpoints(config: Config) -> list[int | None]:
 def _whole(folder: Path) -> list[int]:
     """The whole checkpoints, newest first. Raises UserError if there is none."""
     return [*finding.find_whole(folder)] or [finding.choose_to_read(folder, None)]
-
-
-def _agents(folder: Path, checkpoints: Sequence[int | None]) -> Iterator[Trained]:
-    """The run's agent, made once, with the parameters of each checkpoint."""
-    agent = loading.restore(folder, checkpoints[0], trust=True)
-    yield agent
-    for updates in checkpoints[1:]:
-        yield loading.at(agent, updates)
 
 
 def described(means: dict[str, Any], config: Config, updates: int) -> str:

@@ -86,7 +86,7 @@ def settings(
     for name in dict.fromkeys(names or [stored.env]):
         default = default_options(name)
         if name == stored.env:
-            default = command.filled(default, stored.config.get("env", {}), "env.")
+            default = command.filled(default, stored.config["env"], "env.")
         for chosen in itertools.product(*(_choices(default, x) for x in flags)):
             argv = [*itertools.chain(*chosen)]
             options = as_played(command.parse(_Of(default), argv, "evaluate").env)

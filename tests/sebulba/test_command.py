@@ -12,6 +12,7 @@ import sebulba.__main__ as command
 from podracer.agents import ppo
 from podracer.errors import UserError
 from podracer.metrics import VOCABULARY
+from sebulba import host_environments
 from sebulba.command import training
 from sebulba.host_environments.options import Options
 
@@ -74,13 +75,13 @@ def test_continuous_actions_of_a_simulator(tmp_path, monkeypatch):
 def test_a_resumed_run_has_new_seeds_and_evaluations_have_the_same(
     tmp_path, monkeypatch
 ):
-    made, make = [], command.host_environments.make
+    made, make = [], host_environments.make
 
     def spied(name, batch_size, seed, *others):
         made.append((batch_size, seed))
         return make(name, batch_size, seed, *others)
 
-    monkeypatch.setattr(command.host_environments, "make", spied)
+    monkeypatch.setattr(host_environments, "make", spied)
     monkeypatch.setattr(training.parallel, "use_cpu_cores", lambda *_, **__: None)
     folder = tmp_path / "run"
     one = "--actor-cores 1 --learner-cores 1 --threads-per-core 1 --unroll-length 5"

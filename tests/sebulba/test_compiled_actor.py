@@ -200,13 +200,13 @@ def test_a_step_of_your_own_is_not_passed_over():
 
 def test_what_an_environment_offers_is_asked_for_in_one_place():
     environment = make("CartPole-v1")
-    assert capabilities_of(environment) == (0.0, False, False, True, False)
+    assert capabilities_of(environment) == (0.0, False, False, True, False, False)
     environment.close()
     answers = types.SimpleNamespace(receive=list, send=list, patience=5.0, render=list)
-    assert capabilities_of(answers) == (5.0, False, True, False, True)
+    assert capabilities_of(answers) == (5.0, False, True, False, True, False)
     options = host_environments.default_options("jax:catch")
     restorable = host_environments.make("jax:catch", 2, 0, 1, options)
-    assert capabilities_of(restorable) == (0.0, True, False, False, True)
+    assert capabilities_of(restorable) == (0.0, True, False, False, True, False)
 
 
 class Doubling:

@@ -26,7 +26,7 @@ COMMANDS = {"anakin": anakin_command, "sebulba": sebulba_command}
 
 def names(config, prefix="--"):
     """The flags of a command's configuration."""
-    return [*command.flags._flags(config, prefix)]
+    return [flag for flag, _ in command.flags._kinds(config, prefix)]
 
 
 def known(program):

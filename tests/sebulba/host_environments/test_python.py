@@ -1,7 +1,10 @@
 """gymnasium and dm_env environments by name: found, refused in one line, or failing."""
 
+import os
+import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import dm_env
 import gymnasium
@@ -103,12 +106,32 @@ def refused(name, arguments="{}"):
     return line.replace(name, "NAME")
 
 
-@pytest.mark.parametrize("name", ["gym:{}:Light-v0", "dm:{}:light"])
-def test_a_worker_does_not_import_jax(folder, name):
-    """It takes seconds of each of many processes."""
-    name = name.format(folder)
-    options = host_environments.default_options(name)
-    host_environments.make(name, 1, 0, 1, options).close()
+WORKERS = """
+from sebulba import host_environments
+
+if __name__ == "__main__":
+    for name in ("gym:{0}:Light-v0", "dm:{0}:light"):
+        options = host_environments.default_options(name)
+        host_environments.make(name, 1, 0, 1, options).close()
+"""
+
+
+def test_a_worker_does_not_import_jax(folder, tmp_path):
+    """It takes seconds of each of many processes.
+
+    In a process of its own: the fork server of the tests may have imported JAX.
+    """
+    (tmp_path / "made.py").write_text(WORKERS.format(folder))
+    root = str(Path(__file__).parents[3])
+    done = subprocess.run(
+        [sys.executable, "made.py"],
+        env=os.environ | {"PYTHONPATH": root},
+        timeout=120,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 @pytest.mark.parametrize(("key", "shown"), [("Liar-v0", 0.0), ("ByPath-v3", 1.0)])
