@@ -26,12 +26,12 @@ def names(params: Any) -> list[str]:
 
 
 def is_kept(leaf: Any) -> bool:
-    """Whether a file has this leaf: those that are no numbers, as random keys, it has not."""
-    return jnp.issubdtype(leaf.dtype, jnp.number)
+    """Whether a file has this leaf: numbers and flags, not random keys."""
+    return any(jnp.issubdtype(leaf.dtype, kind) for kind in (jnp.number, jnp.bool_))
 
 
 def written(params: Any, about: dict[str, str] | None = None) -> bytes:
-    """A file with the leaves that are numbers; `about` is for people who read it."""
+    """A file with the numbers and flags; `about` is for people who read it."""
     leaves = zip(names(params), jax.tree.leaves(params), strict=True)
     tensors = {name: np.asarray(x) for name, x in leaves if is_kept(x)}
     return safetensors.numpy.save(tensors, about)
@@ -47,7 +47,7 @@ def read(path: str | Path, params: Any) -> Any:
 
     Args:
       path: of the file.
-      params: arrays, or their shapes and dtypes; leaves that are no numbers stay.
+      params: arrays, or their shapes and dtypes; random keys stay.
 
     Raises:
       UserError: the file cannot be read, is no safetensors, or its tensors are not those of
@@ -67,11 +67,18 @@ def read(path: str | Path, params: Any) -> Any:
         raise UserError(f"{path}: no safetensors, or damaged: {reason}") from error
     _check(path, tensors, expected)
     return structure.unflatten(
-        jnp.asarray(np.frombuffer(tensors[name]["data"], x.dtype).reshape(x.shape))
+        jnp.asarray(_array(tensors[name]["data"], x.dtype).reshape(x.shape))
         if name in expected
         else x
         for name, x in zip(names(params), leaves, strict=True)
     )
+
+
+def _array(data: bytes, dtype: np.dtype) -> np.ndarray:
+    """[N]; of flags, any byte but 0 is true."""
+    if dtype == bool:
+        return np.frombuffer(data, np.uint8) != 0
+    return np.frombuffer(data, dtype)
 
 
 def _check(path: str | Path, tensors: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -89,5 +96,5 @@ def _check(path: str | Path, tensors: dict[str, Any], expected: dict[str, Any]) 
 
 def _code(dtype: np.dtype) -> str:
     """How safetensors writes a dtype: F32, BF16, I32, U8, ..."""
-    name = dtype.name.replace("uint", "U").replace("int", "I")
+    name = dtype.name.replace("uint", "U").replace("int", "I").replace("bool", "BOOL")
     return name.replace("bfloat", "BF").replace("float", "F").replace("complex", "C")

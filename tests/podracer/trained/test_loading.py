@@ -178,6 +178,17 @@ def test_what_is_no_number_stays(tmp_path, dtype):
     assert found["key"] is params["key"] and found["on"] is params["on"]
 
 
+def test_flags_are_weights_and_random_keys_stay(tmp_path):
+    """SAC acts at random while its flag says that it is untrained."""
+    file = tmp_path / "w.safetensors"
+    saved = {"untrained": jnp.array([True, False]), "w": jnp.arange(3.0)}
+    file.write_bytes(weights.written(saved | {"key": jax.random.key(1)}))
+    fresh = jax.tree.map(jnp.zeros_like, saved) | {"key": jax.random.key(2)}
+    read = weights.read(file, fresh)
+    assert jax.random.key_data(read.pop("key")).tolist() == [0, 2]
+    jax.tree.map(np.testing.assert_array_equal, read, saved)
+
+
 def test_a_damaged_file_of_weights_is_one_line(tmp_path):
     params, file = {"x": jnp.zeros(3)}, tmp_path / "x.safetensors"
     with pytest.raises(UserError, match="cannot read: No such file"):
