@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from podracer.errors import UserError
@@ -33,20 +33,43 @@ def ranges(texts: Sequence[str], flag: str) -> dict[str, Range]:
     """The ranges by field, of `learning-rate=1e-5..1e-2`. Raises UserError."""
     found: dict[str, Range] = {}
     for text in texts:
-        name, _, limits = text.removeprefix("agent.").partition("=")
-        name = name.replace("-", "_")
+        name, ends = assignment(text)
         try:
-            low, high = map(float, limits.split(".."))
+            low, high = limits(ends, float)
         except ValueError:
             raise UserError(
                 f"{flag} is {text!r}; it must be FIELD=LOW..HIGH, as "
-                "learning-rate=1e-5..1e-2"
+                "learning-rate=1e-5..1e-2, of finite numbers"
             ) from None
-        if not -math.inf < low < high < math.inf:
-            raise UserError(f"{flag} is {text!r}; LOW must be below HIGH, both finite")
+        if low >= high:
+            raise UserError(f"{flag} is {text!r}; LOW must be below HIGH")
         if name in found:
             raise UserError(f"{flag} has {name} twice: leave one of them out")
         found[name] = Range(low, high)
+    return found
+
+
+def assignment(text: str) -> tuple[str, str]:
+    """The field and the text of its values, "" for none, of `agent.learning-rate=VALUES`."""
+    flag, _, values = text.removeprefix("agent.").partition("=")
+    return flag.replace("-", "_"), values
+
+
+def limits(text: str, kind: Callable[[str], Any]) -> tuple[Any, Any]:
+    """LOW and HIGH of `LOW..HIGH`. Raises ValueError where they are not finite numbers."""
+    low, high = _finite(map(kind, text.split("..")))
+    return low, high
+
+
+def numbers(text: str, kind: Callable[[str], Any]) -> list[Any]:
+    """Those of `VALUE,VALUE`. Raises ValueError where one is not a finite number."""
+    return _finite(map(kind, text.split(",")))
+
+
+def _finite(values: Iterable[Any]) -> list[Any]:
+    found = [*values]
+    if not all(map(math.isfinite, found)):
+        raise ValueError("not finite")
     return found
 
 

@@ -117,8 +117,7 @@ def _drawn(config: Any) -> list[Member]:
 
 def _sweep(agent: Any, text: str) -> tuple[str, list[float]]:
     """`learning-rate=1e-3,3e-3` as the field and its values."""
-    flag, _, values = text.removeprefix("agent.").partition("=")
-    name = flag.replace("-", "_")
+    name, values = spaces.assignment(text)
     if name not in spaces.floats(agent):
         raise UserError(
             f"sweep is {text!r}; it must be FIELD=VALUE,VALUE with one of the agent's "

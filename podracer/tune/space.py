@@ -1,13 +1,13 @@
 """A search space from the fields of a dataclass: `learning_rate=1e-5..1e-2`."""
 
 import dataclasses
-import math
 import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 from podracer import imports
+from podracer.command import spaces
 from podracer.errors import UserError, nearest
 
 LOGARITHMIC = 10.0  # of high / low, from which a range of floats is searched so
@@ -34,15 +34,14 @@ def make_space(config: Any, texts: Sequence[str]) -> dict[str, Any]:
         )
     space: dict[str, Any] = {}
     for text in texts:
-        flag, equals, values = text.removeprefix("agent.").partition("=")
-        name = flag.replace("-", "_")
+        name, values = spaces.assignment(text)
         if name not in kinds:
             raise UserError(
                 f"tune.fields: unknown field {name!r}{nearest(name, kinds)}"
             )
         if name in space:
             raise UserError(f"tune.fields has {name} twice: give one range")
-        if not (equals and values):
+        if not values:
             raise UserError(
                 f"tune.fields is {text!r}; it must be {name}={_form(kinds[name])}"
             )
@@ -93,15 +92,13 @@ def _choices(kind: Any) -> tuple[Any, ...]:
 def _distribution(config: Any, name: str, kind: Any, text: str) -> Any:
     """Optuna's distribution of one field."""
     distributions = imports.Lazy("optuna").distributions
-    low, dots, high = text.partition("..")
-    if kind in (float, int) and dots:
-        ends = [_number(name, kind, text, x) for x in (low, high)]
-        low, high = ends
+    if kind in (float, int) and ".." in text:
+        low, high = _finite(name, kind, text, spaces.limits)
         if low >= high:
             raise UserError(
                 f"tune.fields: {name}={text} is empty: LOW must be below HIGH"
             )
-        _check(config, name, text, ends, lambda x: low <= x <= high)
+        _check(config, name, text, (low, high), lambda x: low <= x <= high)
         if kind is int:
             return distributions.IntDistribution(low, high)
         logarithmic = low > 0 and high / low >= LOGARITHMIC
@@ -117,10 +114,10 @@ def _distribution(config: Any, name: str, kind: Any, text: str) -> Any:
 
 def _values(name: str, kind: Any, text: str) -> Iterator[Any]:
     """The values of `VALUE,VALUE`."""
+    if kind in (float, int):
+        yield from _finite(name, kind, text, spaces.numbers)
+        return
     for part in text.split(","):
-        if kind in (float, int):
-            yield _number(name, kind, text, part)
-            continue
         known = {str(x).lower(): x for x in _choices(kind)}
         if part.lower() not in known:
             raise UserError(
@@ -129,15 +126,15 @@ def _values(name: str, kind: Any, text: str) -> Iterator[Any]:
         yield known[part.lower()]
 
 
-def _number(name: str, kind: type, text: str, part: str) -> Any:
+def _finite(name: str, kind: type, text: str, read: Callable) -> Any:
+    """`read(text, kind)`. Raises UserError where it raises ValueError."""
     try:
-        number = kind(part)
+        return read(text, kind)
     except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
         word = "whole numbers" if kind is int else "finite numbers"
-        raise UserError(f"tune.fields: {name}={text} must be {_form(kind)}, of {word}")
-    return number
+        raise UserError(
+            f"tune.fields: {name}={text} must be {_form(kind)}, of {word}"
+        ) from None
 
 
 def _check(

@@ -409,7 +409,7 @@ def flags(**fields):
         (lambda: Config(fields=("clip=2..1",)), "LOW must be below HIGH"),
         (
             lambda: Config(fields=("clip=1..inf",)),
-            "LOW must be below HIGH, both finite",
+            "FIELD=LOW..HIGH, as learning-rate=1e-5..1e-2, of finite numbers",
         ),
         (lambda: Config(fields=("clip=1..2", "clip=1..3")), "has clip twice"),
         (lambda: Config(fraction=0.6), "pbt.fraction is 0.6; it must be from 0 to 0.5"),
