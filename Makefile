@@ -33,7 +33,7 @@ LEARNERS = tests/anakin/test_learning.py tests/anakin/test_training.py \
 # What `make test-libraries` installs, one after another.
 LIBRARIES = brax craftax gymnax jumanji kinetix navix playground xland
 
-.PHONY: help demo check test test-slow test-oldest test-newest test-libraries test-tpu test-others lint docs release clean
+.PHONY: help demo check test test-slow test-oldest test-newest test-libraries test-tpu lint docs release clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /make \1 - /p' Makefile
@@ -87,9 +87,6 @@ test-libraries: .venv/ready  ## whether agents train in each library's environme
 test-tpu: .venv-tpu/ready  ## what the compilers of TPUs and GPUs make of our programs
 	@.venv-tpu/bin/pytest -q --numprocesses 2 --dist worksteal tests/podracer/plan/tpu \
 	  -m "not slow"
-
-test-others: test-oldest
-	@$(MAKE) --no-print-directory test-tpu
 
 lint: .venv/ready  ## format, style, spelling, and the types of the public contract
 	@.venv/bin/ruff format --check .

@@ -159,9 +159,13 @@ def trained(case: Case) -> loading.Trained:
     return loading.Trained(run, agent, params, case.observation, case.action, 7)
 
 
+# Others like them are tried each time.
+SLOW = {"gumbel", "gru", "lru", "mingru", "separate", "shallow", "a3c", "several"}
+
+
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(x, marks=pytest.mark.slow if x == "gumbel" else ()) for x in CASES],
+    [pytest.param(x, marks=pytest.mark.slow if x in SLOW else ()) for x in CASES],
 )
 def test_a_program_acts_as_the_agent_bit_for_bit(name, tmp_path, monkeypatch):
     monkeypatch.setattr(comparison, "BATCH_SIZES", (3,))
