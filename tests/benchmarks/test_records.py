@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 import envs_jax
-from benchmarks import equal_steps, experiments, gallery, learning, population, records
+from benchmarks import (
+    equal_steps,
+    experiments,
+    gallery,
+    learning,
+    population,
+    records,
+    time_to_score,
+)
 from benchmarks.peers import report
 from podracer.agents import AGENTS
 from podracer.errors import UserError
@@ -115,6 +123,17 @@ def test_an_experiment_names_what_exists(task):
     assert words[0] == "sebulba" or task.env in (*envs_jax.ENVIRONMENTS, CRAFTAX)
     defaults = "cartpole", "cartpole-ten", "pendulum", "smoke"
     assert task.group in defaults or "--total-steps" in words
+
+
+def test_the_readme_has_the_times_to_a_score_on_record():
+    results = ROOT / "docs" / "results"
+    kept = json.loads((results / "time-to-score.json").read_text())
+    assert time_to_score.page(kept) == (results / "time-to-score.md").read_text()
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    for who, runs in kept["cartpole"]["runs"].items():
+        assert all(x["reached"] for x in runs)
+        median = sorted(x["seconds"] for x in runs)[1]
+        assert f"{who} {median:.1f}" in readme
 
 
 def test_every_environment_has_an_experiment():
