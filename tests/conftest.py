@@ -1,6 +1,7 @@
 """The tests' own machine: eight virtual CPU cores, on any computer, set before jax loads."""
 
 import contextlib
+import gc
 import hashlib
 import importlib.metadata
 import os
@@ -46,6 +47,14 @@ os.environ |= {
     "PJRT_NPROC": "32",  # threads; cores that must meet in an average each hold one
     "XLA_FLAGS": " ".join(flags),
 }
+
+# XLA compiles its own hash of random numbers in less time than ours, to the same bits. The tests of
+# the kernels have ours, and so have all on the oldest jax.
+if jaxlib > (0, 7):
+    os.environ.setdefault("PODRACER_KERNELS", "-threefry")
+
+# Tracing makes objects by the million, which Python would search for cycles again and again.
+gc.set_threshold(50_000, 20, 20)
 
 # Where a shell that starts us in the background ignores them, the processes of tests would.
 for number, handler in (

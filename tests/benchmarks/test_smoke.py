@@ -28,10 +28,11 @@ SMALL = {
     "meta_gradient": "--families chain-short --lifetimes 2 --batch-size 2 "
     "--unroll-length 2 --updates 1 --seconds 0.01 --rule.prediction-size 2 "
     "--rule.memory-size 2 --rule.embedding-size 2",
-    "mutants": "--only losses --first 1 --tests tests/podracer/learning/test_losses.py",
+    "mutants": "--only losses --first 1 --tests "
+    "tests/podracer/learning/test_losses.py::test_an_episode_that_was_lost_is_cut_off_before_its_end",
     "muzero": "--simulations 2 --policies gumbel --batch-size 4 --unroll-length 2 "
     "--hidden-size 4 --updates 2 --seconds 0.01 --trajectories 2 --repeats 1",
-    "observations": "--agents impala --seeds 1 --total-steps 2048 --report page.md",
+    "observations": "--agents impala --only masked --seeds 1 --total-steps 512 --report page.md",
     "pictures": "--env catch --steps 512 --shown 0 1 --frames 10 --out drawn",
     "population": "--only smoke --seeds 1 --members 2 --episodes 2 --out runs",
     "random_play": "catch 8 4 0.01",
