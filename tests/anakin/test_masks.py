@@ -53,7 +53,7 @@ AGENTS_AND_NETWORKS = {
     "ppo": (ppo.Config(learning_rate=0.01), PLAIN),
     "pqn": (pqn.Config(learning_rate=0.01), pqn.NetworkConfig(hidden_sizes=(16,))),
 }
-LEARNERS = "dqn", "impala", "ppo", "pqn"
+LEARNERS = "dqn", "impala", "ppo", "pqn"  # MuZero's search has mask tests of its own
 
 
 def make(name, environment):
@@ -76,7 +76,7 @@ def test_the_environment_keeps_the_contract():
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(x, marks=[] if x in (*LEARNERS, "muzero") else pytest.mark.slow)
+        pytest.param(x, marks=[] if x in LEARNERS else pytest.mark.slow)
         for x in AGENTS_AND_NETWORKS
     ],
 )

@@ -130,7 +130,13 @@ def run(folder, replay, *stops, cores=2):
     return state, told
 
 
-@pytest.mark.parametrize("replay", [UNIFORM, PRIORITIZED], ids=["uniform", "priority"])
+@pytest.mark.parametrize(
+    "replay",
+    [  # a state with priorities holds the other one
+        pytest.param(UNIFORM, id="uniform", marks=pytest.mark.slow),
+        pytest.param(PRIORITIZED, id="priority"),
+    ],
+)
 def test_it_resumes_bit_for_bit_and_on_other_cores_with_empty_rings(
     replay, tmp_path, capsys
 ):
@@ -182,7 +188,7 @@ def test_a_run_with_replay_is_loaded_without(tmp_path, monkeypatch, capsys):
         np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.parametrize("priority", [0.0, 0.6])
+@pytest.mark.parametrize("priority", [pytest.param(0.0, marks=pytest.mark.slow), 0.6])
 def test_runs_side_by_side_are_those_that_they_would_be_alone(priority):
     options = {"batch_size": BATCH, "unroll_length": LENGTH, "total_steps": 24 * 6}
     options |= {"updates_per_report": 6}
