@@ -73,6 +73,18 @@ def kernels():
     kernels.install()
 
 
+@pytest.fixture(scope="module")
+def all_kernels(kernels):
+    """Those too that other tests leave out."""
+    from podracer.kernels import switch, threefry
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(switch, "_left_out", set())
+        patch.delenv(switch.VARIABLE, raising=False)
+        threefry.register()
+        yield
+
+
 @pytest.fixture(autouse=True, scope="module")
 def bounded_memory():
     """A process forgets what a file of tests has compiled.

@@ -14,6 +14,8 @@ from tests.podracer.kernels.test_blocking import network, unroll_of
 from tests.podracer.kernels.test_convolution import flax_max_pool, loss, make, max_pool
 from tests.podracer.kernels.test_products import dense
 
+pytestmark = pytest.mark.usefixtures("all_kernels")
+
 
 def gradient_for(platform: str, outputs: int) -> str:
     """The lowered gradient of a layer's sum."""
