@@ -143,10 +143,13 @@ def points(folder: Path) -> np.ndarray:
     return plot.to_points(rows, "steps", "episode_return")
 
 
-def picture(tasks: list[Task], config: Config) -> plot.Picture:
-    """The curves of a group of tasks."""
+def picture(
+    tasks: list[Task], config: Config, lines: list[dict[str, Any]]
+) -> plot.Picture:
+    """The curves of a group of tasks, with the means of their records `lines`."""
     return plot.compare(
-        {task.agent: [points(x) for x in folders(config, task)] for task in tasks}
+        {task.agent: [points(x) for x in folders(config, task)] for task in tasks},
+        ends={line["agent"]: float(records.returns(line).mean()) for line in lines},
     )
 
 
@@ -177,7 +180,7 @@ def report(tasks: list[Task], config: Config) -> None:
     records.write(lines, path)
     print(tasks[0].group, *records.table(lines), sep="\n")
     if finished == tasks and len({task.env for task in tasks}) == 1:
-        plot.save(picture(tasks, config), path.with_suffix(".png"))
+        plot.save(picture(tasks, config, lines), path.with_suffix(".png"))
     with atomic(out.with_suffix(".md")) as page:
         page.write_text(records.page(out))
 

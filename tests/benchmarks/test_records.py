@@ -246,3 +246,21 @@ def test_the_page_of_populations_is_its_records():
     found = json.loads((RESULTS / "population.json").read_text())
     page = "\n".join(population.page(found))
     assert (RESULTS / "population.md").read_text() == page
+
+
+def test_the_means_of_a_picture_of_learning_are_those_of_its_table(tmp_path):
+    """However the curve ends."""
+    task = experiments.Task("smoke", "PPO", "anakin train --env catch")
+    other = task._replace(agent="IMPALA", command="anakin train --env catch --seed 1")
+    config = learning.Config(only=("smoke",), seeds=2, out=tmp_path)
+    for place in [*learning.folders(config, task), *learning.folders(config, other)]:
+        place.mkdir(parents=True)
+        row = {"steps": 1, "episodes": 1, "episode_return": 5.0}
+        (place / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    lines = [
+        {"agent": "PPO", "runs": [{"return": 1.0}, {"return": 2.0}]},
+        {"agent": "IMPALA", "runs": [{"return": 3.0}, {"return": 3.0}]},
+    ]
+    picture = learning.picture([task, other], config, lines)
+    names = [text.get_text() for text in picture.legends[0].get_texts()]
+    assert names == ["PPO, 2 runs: 1.5", "IMPALA, 2 runs: 3"]
