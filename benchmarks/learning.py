@@ -5,8 +5,8 @@
 Every run is a command, as a user would type it. Its result is the mean return of the
 episodes that finished in the last tenth of its steps, with the exploring policy. Runs that
 are complete in the folder are not repeated: interrupt it, and go on later. Leaves learning.md, the
-tables of all groups, and in learning/ for each group its records and a figure: in the folder
-of the runs, or where `--report` says. To report again is to run it again.
+tables of all groups, and in learning/ for each group its records, a figure and a small one: in the
+folder of the runs, or where `--report` says. To report again is to run it again.
 """
 
 import dataclasses
@@ -178,6 +178,7 @@ def report(tasks: list[Task], config: Config) -> None:
         before[task.command] = records.record(task, folders(config, task))
     lines = [before[task.command] for task in tasks if task.command in before]
     records.write(lines, path)
+    records.draw_small(path.stem, lines, out)
     print(tasks[0].group, *records.table(lines), sep="\n")
     if finished == tasks and len({task.env for task in tasks}) == 1:
         plot.save(picture(tasks, config, lines), path.with_suffix(".png"))

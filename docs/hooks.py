@@ -28,6 +28,7 @@ BOOST = {  # how much more a page, or those of a folder, count than others with 
 GROUPS = "results/learning.md"  # on the site each of its groups is a page of its own
 LINK = re.compile(r"(?<!!)\[([^\]\[]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 PICTURE = re.compile(r"(?<=\]\()[^)#\s]+(?=\))")
+ANCHOR = re.compile(r"\]\(#([\w-]+)\)")
 EXPORTS = re.compile(r"^__all__ = (\[.*?\])", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"^- (.*): `(.*)`$", re.MULTILINE)
 INLINE_CODE = re.compile(r"<code>([^<]*)</code>")
@@ -137,6 +138,7 @@ def overview(markdown):
                 f"| {link} | {env} | {agent} | {steps} | {mean} | {spread} | {count} |"
             )
     head = markdown.partition("\n## ")[0]
+    head = ANCHOR.sub(r"](learning/\1.md)", head)
     return "\n".join([head, "", *rows, ""])
 
 
