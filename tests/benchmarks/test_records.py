@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import envs_jax
 from benchmarks import (
@@ -45,6 +46,29 @@ def section(text, heading):
 
 def test_what_agents_learn_is_written_by_the_records():
     assert (RESULTS / "learning.md").read_text() == records.page()
+
+
+def test_the_small_pictures_are_drawn_from_the_records(tmp_path):
+    kept = {path.stem: records.read(path) for path in records.KEPT.glob("*.jsonl")}
+    for group, lines in kept.items():
+        path = records.KEPT / records.small_name(group)
+        assert path.exists() == (group != "built-in")  # of 21 scales
+        if path.exists():
+            with Image.open(path) as image:
+                assert image.text["Description"].split("; ") == records.summary(
+                    group, lines
+                )
+    records.draw_small("cheetah", kept["cheetah"], tmp_path)
+    with Image.open(tmp_path / "cheetah-small.png") as drawn:
+        assert drawn.text["Description"].endswith("CleanRL's PPO: 1.44k")
+
+
+def test_published_figures_are_of_groups():
+    groups = {task.group for task in experiments.TASKS}
+    assert experiments.PUBLISHED.keys() <= groups
+    page = (RESULTS / "learning.md").read_text()
+    for published in {x for xs in experiments.PUBLISHED.values() for x in xs}:
+        assert str(published.mean_return) in page and published.source in page
 
 
 def test_the_page_of_equal_steps_is_written_by_its_records():
