@@ -384,7 +384,9 @@ class Published(NamedTuple):
     source: str
 
 
-CLEANRL = "https://docs.cleanrl.dev/rl-algorithms"  # read on 2026-11-29
+# Read on 2026-11-29, at commit 7a96de2; the table of MuJoCo, which that page includes, in others'
+# quotations of it. Each has the default number of steps.
+CLEANRL = "https://docs.cleanrl.dev/rl-algorithms"
 
 
 def _cleanrl(agent: str, env: str, mean_return: float, steps: int) -> Published:

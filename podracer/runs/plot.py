@@ -149,7 +149,7 @@ def _add_legend(picture: Picture) -> None:
     names = [_lines(name, LETTERS - 8) for name in names]
     widest = max((len(line) for name in names for line in name.split("\n")), default=0)
     columns = max(1, LETTERS // (widest + 8))  # with the piece of its curve
-    rows = sum(name.count("\n") + 1 for name in names) / columns
+    rows = -(-sum(name.count("\n") + 1 for name in names) // columns)
     picture.set_figheight(picture.get_figheight() + 0.18 * rows)
     picture.legend(
         handles,
