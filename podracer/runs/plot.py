@@ -154,7 +154,7 @@ def _add_legend(picture: Picture) -> None:
     picture.legend(
         handles,
         names,
-        loc="outside lower center",
+        loc="outside lower left",
         ncols=columns,
         frameon=False,
         fontsize="small",
