@@ -226,7 +226,8 @@ def picture(record: dict[str, Any]) -> plot.Picture:
         {
             who: [np.stack([steps, x, np.ones_like(steps)], axis=1) for x in returns]
             for who, returns in record["returns"].items()
-        }
+        },
+        ends={who: float(np.mean(x, 0)[-1]) for who, x in record["returns"].items()},
     )
 
 

@@ -1,4 +1,5 @@
-"""The experiments of `benchmarks.learning`: each a command, a target and a group."""
+"""The experiments of `benchmarks.learning`: each a command, a target and a group; what others
+have published about their tasks."""
 
 import math
 import re
@@ -371,3 +372,37 @@ TASKS = (
     *PONG,
     *BUILT_IN,
 )
+
+
+class Published(NamedTuple):
+    """The mean return of another library after so many environment steps."""
+
+    who: str
+    env: str
+    mean_return: float
+    steps: int
+    source: str
+
+
+# Read on 2026-11-29, at commit 7a96de2; the table of MuJoCo, which that page includes, in others'
+# quotations of it. Each has the default number of steps.
+CLEANRL = "https://docs.cleanrl.dev/rl-algorithms"
+
+
+def _cleanrl(agent: str, env: str, mean_return: float, steps: int) -> Published:
+    source = f"{CLEANRL}/{agent.lower()}/"
+    return Published(f"CleanRL's {agent}", env, mean_return, steps, source)
+
+
+CLEANRL_CARTPOLE = _cleanrl("PPO", "CartPole-v1", 490.04, 500_000)
+CLEANRL_PONG = _cleanrl("PPO", "PongNoFrameskip-v4", 20.36, 10_000_000)
+PUBLISHED = {  # by group
+    "cartpole": (CLEANRL_CARTPOLE,),
+    "cartpole-ten": (CLEANRL_CARTPOLE,),
+    "cheetah": (_cleanrl("PPO", "HalfCheetah-v4", 1442.64, 1_000_000),),
+    "hopper": (_cleanrl("PPO", "Hopper-v4", 2382.86, 1_000_000),),
+    "pong": (CLEANRL_PONG,),
+    "pong-a3c": (CLEANRL_PONG,),
+    "pong-long": (CLEANRL_PONG,),
+    "walker": (_cleanrl("PPO", "Walker2d-v4", 2287.95, 1_000_000),),
+}

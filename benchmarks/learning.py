@@ -5,8 +5,8 @@
 Every run is a command, as a user would type it. Its result is the mean return of the
 episodes that finished in the last tenth of its steps, with the exploring policy. Runs that
 are complete in the folder are not repeated: interrupt it, and go on later. Leaves learning.md, the
-tables of all groups, and in learning/ for each group its records and a figure: in the folder
-of the runs, or where `--report` says. To report again is to run it again.
+tables of all groups, and in learning/ for each group its records, a figure and a small one: in the
+folder of the runs, or where `--report` says. To report again is to run it again.
 """
 
 import dataclasses
@@ -143,10 +143,13 @@ def points(folder: Path) -> np.ndarray:
     return plot.to_points(rows, "steps", "episode_return")
 
 
-def picture(tasks: list[Task], config: Config) -> plot.Picture:
-    """The curves of a group of tasks."""
+def picture(
+    tasks: list[Task], config: Config, lines: list[dict[str, Any]]
+) -> plot.Picture:
+    """The curves of a group of tasks, with the means of their records `lines`."""
     return plot.compare(
-        {task.agent: [points(x) for x in folders(config, task)] for task in tasks}
+        {task.agent: [points(x) for x in folders(config, task)] for task in tasks},
+        ends={line["agent"]: float(records.returns(line).mean()) for line in lines},
     )
 
 
@@ -175,9 +178,10 @@ def report(tasks: list[Task], config: Config) -> None:
         before[task.command] = records.record(task, folders(config, task))
     lines = [before[task.command] for task in tasks if task.command in before]
     records.write(lines, path)
+    records.draw_small(path.stem, lines, out)
     print(tasks[0].group, *records.table(lines), sep="\n")
     if finished == tasks and len({task.env for task in tasks}) == 1:
-        plot.save(picture(tasks, config), path.with_suffix(".png"))
+        plot.save(picture(tasks, config, lines), path.with_suffix(".png"))
     with atomic(out.with_suffix(".md")) as page:
         page.write_text(records.page(out))
 

@@ -2,12 +2,14 @@
 
     python -m benchmarks.pictures [--out docs/pictures]
 
-`architectures.png` and `trajectory.png` are drawings. `learning.gif` shows, side by side, an
-episode of a policy before its training, on the way and at the end.
+`anakin.png`, `sebulba.png` and `trajectory.png` are drawings. `learning.gif` shows, side by side,
+an episode of a policy before its training, on the way and at the end. Their words can be read
+where a picture is as wide as a phone.
 """
 
 import dataclasses
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -27,6 +29,7 @@ from podracer.trained.video import WRITERS, Shot, make_shots
 
 ENVIRONMENT, ACTOR, LEARNER = COLORS[2], COLORS[0], COLORS[1]
 GAP = ((0, 0), (4, 4), (0, 0))  # pixels around a film, white
+LETTERS = 28  # pixels, of a film of 320
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +95,7 @@ def arrow(axes: Axes, start: tuple, end: tuple, text: str = "", bend: float = 0.
         y + 0.12 - 0.8 * bend,
         text,
         ha="center",
-        fontsize=8,
+        fontsize=9,
         color="#33333a",
         zorder=4,
     )
@@ -113,7 +116,7 @@ def draw_anakin(axes: Axes) -> None:
     arrow(axes, (2.7, 1.6), (3.3, 1.6))
     arrow(axes, (3.3, 1.6), (2.7, 1.6))
     axes.text(
-        3.0, 0.15, "gradients are averaged over all cores", ha="center", fontsize=8
+        3.0, 0.15, "gradients are averaged over all cores", ha="center", fontsize=9
     )
 
 
@@ -124,7 +127,7 @@ def draw_sebulba(axes: Axes) -> None:
     frame(axes, (2.7, 0.6), (1.7, 4.6), "actor cores")
     frame(axes, (5.2, 0.6), (1.7, 4.6), "learner cores")
     for y in (3.4, 1.6):
-        box(axes, (0.15, y), (1.5, 0.9), "simulators\n(C++, batched)", ENVIRONMENT)
+        box(axes, (0.15, y), (1.5, 0.9), "batch of\nsimulators", ENVIRONMENT)
         box(axes, (2.95, y), (1.2, 0.9), "actor", ACTOR)
         box(axes, (5.45, y), (1.2, 0.9), "learner", LEARNER)
         arrow(axes, (1.65, y + 0.65), (2.95, y + 0.65), "observations")
@@ -133,20 +136,19 @@ def draw_sebulba(axes: Axes) -> None:
     arrow(axes, (6.05, 2.5), (6.05, 3.4))
     arrow(axes, (6.05, 3.4), (6.05, 2.5))
     arrow(axes, (6.05, 1.6), (3.55, 1.6), bend=-0.35)
-    axes.text(4.8, 0.75, "parameters", ha="center", fontsize=8)
+    axes.text(4.8, 0.75, "parameters", ha="center", fontsize=9)
     axes.text(
-        3.45, 0.15, "a thread drives each batch of simulators", ha="center", fontsize=8
+        3.45, 0.15, "a thread drives each batch of simulators", ha="center", fontsize=9
     )
 
 
-def architectures() -> Picture:
-    """Both, side by side."""
-    picture = Picture(figsize=(12, 4.6), dpi=110, layout="constrained")
-    drawings = picture.subplots(1, 2)
-    for axes, draw in zip(drawings, (draw_anakin, draw_sebulba)):
-        axes.set(xlim=(-0.1, 7.0), ylim=(0, 5.4), aspect="equal")
-        axes.axis("off")
-        draw(axes)
+def architecture(draw: Callable[[Axes], None]) -> Picture:
+    """One of both."""
+    picture = Picture(figsize=(5.2, 4.3), dpi=150, layout="constrained")
+    axes = picture.subplots()
+    axes.set(xlim=(-0.1, 7.0), ylim=(0, 5.4), aspect="equal")
+    axes.axis("off")
+    draw(axes)
     return picture
 
 
@@ -165,11 +167,11 @@ def trajectory() -> Picture:
         box(axes, (x + 0.55, 2.0), (1.3, 0.6), f"output {t}", ACTOR)
         arrow(axes, (x + 0.65, 1.35), (x + 0.95, 2.0))
         if kind == "LAST":
-            axes.text(x + 1.6, 1.45, "void", ha="center", fontsize=8, color="#33333a")
+            axes.text(x + 1.6, 1.45, "void", ha="center", fontsize=9, color="#33333a")
         else:
             arrow(axes, (x + 1.45, 2.0), (x + 2.2, 1.35))
     frame(axes, (7.6, 0.2), (2.9, 1.5), color="none")
-    axes.text(9.85, 0.98, "next\ntrajectory ...", ha="center", va="center", fontsize=8)
+    axes.text(9.85, 0.98, "next\ntrajectory ...", ha="center", va="center", fontsize=9)
     return picture
 
 
@@ -195,7 +197,8 @@ def episodes(config: Config) -> list[tuple[float, list[Shot]]]:
             wanted.pop(0)
             params = jax.device_get(agent.actor_params(learner))
             film = anakin.film(agent, params, environment, max_steps=config.frames)
-            found.append((steps, list(make_shots(film, f"{human(steps)} steps:   "))))
+            shots = make_shots(film, f"{human(steps)} steps\n", LETTERS)
+            found.append((steps, list(shots)))
     return found
 
 
@@ -213,7 +216,8 @@ def side_by_side(films: list[list[Shot]]) -> list[Shot]:
 def main(config: Config) -> None:
     """Draws all."""
     config.out.mkdir(parents=True, exist_ok=True)
-    architectures().savefig(config.out / "architectures.png")
+    for name, draw in (("anakin", draw_anakin), ("sebulba", draw_sebulba)):
+        architecture(draw).savefig(config.out / f"{name}.png")
     trajectory().savefig(config.out / "trajectory.png")
     found = episodes(config)
     together = side_by_side([film for _, film in found])

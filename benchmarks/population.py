@@ -289,13 +289,17 @@ def picture_name(name: str) -> str:
     return f"population-{name}.png"
 
 
-def picture(name: str, config: Config) -> plot.Picture:
-    """The curve of each method: of a population, the mean of its members."""
+def picture(
+    name: str, config: Config, of_task: dict[str, list[dict[str, Any]]]
+) -> plot.Picture:
+    """The curve of each method: of a population, the mean of its members; its number is that
+    of the record."""
     return plot.compare(
         {
             method: [curve(place(name, method, x, config)) for x in range(config.seeds)]
             for method in METHODS
-        }
+        },
+        ends={x: float(np.mean([*map(of_all, runs)])) for x, runs in of_task.items()},
     )
 
 
@@ -329,7 +333,7 @@ def report(config: Config) -> None:
         ]
         if all(done):
             found[name] = record(name, config)
-            plot.save(picture(name, config), out / picture_name(name))
+            plot.save(picture(name, config, found[name]), out / picture_name(name))
         else:
             print(f"{name}: {sum(done)} of {len(done)} populations have finished")
     with atomic(file) as path:

@@ -1,9 +1,11 @@
 """What `benchmarks.learning` has measured, as text: docs/results/learning/GROUP.jsonl.
 
 A line is a task: its command and configuration, and of each seed the return, seconds, commit,
-date and machine. All tables are made from these records, never typed.
+date and machine. All tables are made from these records, never typed; so is the small picture of
+a group.
 """
 
+import itertools
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -11,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
-from benchmarks.experiments import Task
+from benchmarks.experiments import PUBLISHED, Task
 from podracer import metrics
 from podracer.files import atomic
 from podracer.metrics import human
@@ -31,6 +34,10 @@ configuration, are in `docs/results/learning/`. *Mean* is the mean return, with 
 policy, of the episodes that finished in the last tenth of a run. *Seconds* is the time of a whole
 command, for all seeds if one program trains them together (built-in). *Load* is the load average
 when the command started; seconds are meaningful only if it is near 0.
+
+At a glance: each picture is a group and leads to its table. A dot is a seed, a line their mean; what
+is published elsewhere is dashed, and the group's target dotted. The environments of `built-in` each
+have a scale of their own: see [Built-in](../built-in.md).
 """
 COLUMNS = ("environment", "agent", "steps", "target", "mean", "95 % interval", "IQM")
 COLUMNS += ("seeds", "seconds", "load", "commit")
@@ -94,18 +101,92 @@ def seconds(line: dict[str, Any]) -> float:
 
 
 def page(folder: Path = KEPT) -> str:
-    """docs/results/learning.md: the table of each group, its picture and its commands."""
-    parts = [HEAD]
-    for path in sorted(folder.glob("*.jsonl")):
-        parts += [f"## {path.stem}\n", "\n".join(table(read(path))) + "\n"]
-        if path.with_suffix(".png").exists():
-            picture = f"{folder.name}/{path.stem}.png"
-            parts.append(f"![returns of {path.stem} by steps]({picture})\n")
+    """docs/results/learning.md: all groups at a glance; of each its table, picture and commands."""
+    groups = {path.stem: read(path) for path in sorted(folder.glob("*.jsonl"))}
+    parts = [HEAD, *glance(groups, folder)]
+    for name, lines in groups.items():
+        parts += [f"## {name}\n", "\n".join(table(lines)) + "\n"]
+        if (folder / f"{name}.png").exists():
+            parts.append(f"![returns of {name} by steps]({folder.name}/{name}.png)\n")
+        parts.append("\n".join(commands(lines)) + "\n")
     return "\n".join(parts)
 
 
+def glance(groups: dict[str, list[dict[str, Any]]], folder: Path) -> Iterator[str]:
+    """The small pictures of the groups that have one, and where published figures are from."""
+    small = [name for name in groups if (folder / small_name(name)).exists()]
+    for name in small:
+        text = "; ".join(summary(name, groups[name]))
+        yield f"[![{name}: {text}]({folder.name}/{small_name(name)})](#{name})"
+    published = itertools.chain(*(PUBLISHED.get(name, ()) for name in small))
+    lines = [
+        f"- {x.who}, {x.env}: {x.mean_return} after {human(x.steps)} steps ({x.source})"
+        for x in dict.fromkeys(published)
+    ]
+    yield "\n".join(["\nPublished elsewhere:\n"] * bool(lines) + lines + [""])
+
+
+def small_name(group: str) -> str:
+    """The file's name."""
+    return f"{group}-small.png"
+
+
+def summary(group: str, records: Sequence[dict[str, Any]]) -> list[str]:
+    """What the small picture says: the mean of each task, and what it is compared with."""
+    means = [f"{line['agent']}: {human(returns(line).mean())}" for line in records]
+    others = [f"{who}: {human(value)}" for who, value, _ in marks(group, records)]
+    return means + others
+
+
+def marks(
+    group: str, records: Sequence[dict[str, Any]]
+) -> list[tuple[str, float, str]]:
+    """(name, return, style) of each line of comparison: what is published, and the targets."""
+    published = [(x.who, x.mean_return, "--") for x in PUBLISHED.get(group, ())]
+    targets = dict.fromkeys(x["target"] for x in records if x["target"] is not None)
+    return published + [("target", target, ":") for target in targets]
+
+
+def draw_small(group: str, records: Sequence[dict[str, Any]], folder: Path) -> None:
+    """Writes the group's small picture, which also keeps its text; none if two tasks have one name.
+
+    Its words can be read where two pictures are as wide as a phone.
+    """
+    if not records or len({line["agent"] for line in records}) < len(records):
+        return
+    texts, compared = summary(group, records), marks(group, records)
+    picture = plot.Picture(
+        figsize=(2.5, 0.6 + 0.3 * len(texts)), dpi=160, layout="constrained"
+    )
+    axes = picture.subplots()
+    axes.set_title(group, fontsize=9, fontweight="bold")
+    axes.set(ylim=(len(texts) - 0.3, -0.7), yticks=[])
+    ground = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
+    for row, text in enumerate(texts):
+        axes.text(
+            *(0.0, row - 0.2, text),
+            fontsize=8,
+            bbox=ground,
+            transform=axes.get_yaxis_transform(),
+        )
+    for row, (line, color) in enumerate(zip(records, itertools.cycle(plot.COLORS))):
+        seeds = returns(line)
+        axes.plot(seeds, [row + 0.2] * len(seeds), "o", ms=4, alpha=0.5, color=color)
+        axes.plot([seeds.mean()] * 2, [row, row + 0.4], color=color, lw=2)
+    for row, (_, value, style) in enumerate(compared, start=len(records)):
+        axes.plot([value] * 2, [-0.7, row + 0.4], style, color="0.4", lw=1, zorder=1)
+    axes.xaxis.set_major_locator(MaxNLocator(3))
+    axes.tick_params(labelsize=8)
+    axes.margins(x=0.1)
+    plot.dress(axes)
+    axes.spines["left"].set_visible(False)
+    with atomic(folder / small_name(group)) as path:
+        kept = {"Description": "; ".join(texts)}
+        picture.savefig(path, format="png", metadata=kept)
+
+
 def table(records: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Lines of Markdown: versions, a row for each task, then the commands."""
+    """Lines of Markdown: versions, and a row for each task."""
     runs = [run for line in records for run in line["runs"]]
     made = {
         (run["date"], run["machine"], *(f"{x} {run[x]}" for x in LIBRARIES if x in run))
@@ -135,6 +216,9 @@ def table(records: Sequence[dict[str, Any]]) -> Iterator[str]:
             ", ".join(sorted({run["commit"] for run in runs})),
         ]
         yield f"| {' | '.join(cells)} |"
-    yield ""
+
+
+def commands(records: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Lines of Markdown: the command of each task."""
     for line in records:
         yield f"- {line['env']}, {line['agent']}: `{line['command']}`"

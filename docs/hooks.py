@@ -28,10 +28,12 @@ BOOST = {  # how much more a page, or those of a folder, count than others with 
 GROUPS = "results/learning.md"  # on the site each of its groups is a page of its own
 LINK = re.compile(r"(?<!!)\[([^\]\[]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 PICTURE = re.compile(r"(?<=\]\()[^)#\s]+(?=\))")
+ANCHOR = re.compile(r"\]\(#([\w-]+)\)")
 EXPORTS = re.compile(r"^__all__ = (\[.*?\])", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"^- (.*): `(.*)`$", re.MULTILINE)
 INLINE_CODE = re.compile(r"<code>([^<]*)</code>")
 FLAG = re.compile(r"(?<![\w-])--?[a-z][\w.-]*")
+FOLDER = re.compile(r"(?<=\w)/(?=\w)")
 
 
 def on_config(config):
@@ -74,13 +76,17 @@ def on_page_markdown(markdown, page, **_):
 
 
 def on_page_content(html, **_):
-    """Keeps lines from breaking inside a flag."""
+    """Keeps lines from breaking inside a flag, and lets them break after a folder of a path.
 
-    def whole_flags(match):
-        flags = FLAG.sub(r'<span class="flag">\g<0></span>', match[1])
-        return f"<code>{flags}</code>"
+    In a table GitHub wants a bar in code to be escaped, and Python-Markdown shows how it is.
+    """
 
-    return INLINE_CODE.sub(whole_flags, html)
+    def broken(match):
+        code = match[1].replace(r"\|", "|")
+        flags = FLAG.sub(r'<span class="flag">\g<0></span>', code)
+        return f"<code>{FOLDER.sub('/<wbr>', flags)}</code>"
+
+    return INLINE_CODE.sub(broken, html)
 
 
 def site_link(source, text, link, anchor):
@@ -137,6 +143,7 @@ def overview(markdown):
                 f"| {link} | {env} | {agent} | {steps} | {mean} | {spread} | {count} |"
             )
     head = markdown.partition("\n## ")[0]
+    head = ANCHOR.sub(r"](learning/\1.md)", head)
     return "\n".join([head, "", *rows, ""])
 
 

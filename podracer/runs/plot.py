@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -25,7 +26,7 @@ LABELS = {
 SMOOTH = 0.05  # share of the curve that each point of the smoothed line averages
 MOST_POINTS = 2000
 MEAN_POINTS = 300  # in the mean curve of several runs
-
+LETTERS, TITLE_LETTERS = 90, 60  # of a legend and a title in the width of a picture
 
 STATISTICS = {"mean": np.mean, "iqm": iqm}
 
@@ -53,6 +54,7 @@ def compare(
     y: str = "episode_return",
     statistic: str = "mean",
     title: str = "",
+    ends: Mapping[str, float] | None = None,
 ) -> Picture:
     """Draws the mean curve of each group of runs, and its 95 % confidence interval.
 
@@ -65,23 +67,25 @@ def compare(
       y: a metric of `podracer.metrics`.
       statistic: of the runs: "mean", or "iqm", see `iqm`.
       title: of the picture; a single group's name is its own.
+      ends: the number beside a group's name, where it is another one than the mean (or IQM) of its
+        runs' last 100 episodes.
     """
     over = "" if statistic == "mean" else f", {statistic.upper()} of runs"
     picture, axes = _picture(label(x), label(y) + over)
     for (name, runs), look in zip(groups.items(), itertools.cycle(LOOKS)):
         runs = [points for points in runs if len(points)]
         few = [thin(points) for points in runs]
-        end = _group_end(runs, y, STATISTICS[statistic])
-        _draw(axes, few, plain(name), look, end, STATISTICS[statistic])
+        end = (ends or {}).get(name, _group_end(runs, y, STATISTICS[statistic]))
+        _draw(axes, few, name, look, end, STATISTICS[statistic])
     if not axes.lines:
         axes.set(xticks=[], yticks=[])
         nothing = "no episode has finished" if y == "episode_return" else f"no {y} yet"
         axes.text(0.5, 0.5, nothing, ha="center", transform=axes.transAxes)
     if len(groups) > 1:
-        axes.legend(frameon=False, fontsize="small")
-        axes.set_title(plain(title))
+        _add_legend(picture)
+        axes.set_title(_lines(title, TITLE_LETTERS))
     elif groups:
-        axes.set_title(*map(plain, groups))
+        axes.set_title(*(_lines(name, TITLE_LETTERS) for name in groups))
         for line in axes.lines[-1:]:  # a dot for each of many would hide another
             place = line.get_xydata()[-1]
             axes.plot(*place, "o", color=line.get_color())
@@ -116,9 +120,9 @@ def profiles(
             axes.fill_between(
                 at, *interval(above), color=look["color"], alpha=0.2, lw=0
             )
-        text = f"{plain(name)}, {len(ends)} run{'s'[: len(ends) > 1]}"
+        text = f"{name}, {len(ends)} run{'s'[: len(ends) > 1]}"
         axes.plot(at, above.mean(0), linewidth=2, label=text, **look)
-    axes.legend(frameon=False, fontsize="small")
+    _add_legend(picture)
     return picture
 
 
@@ -134,6 +138,32 @@ def _picture(xlabel: str, ylabel: str) -> tuple[Picture, Axes]:
     axes.set(xlabel=xlabel, ylabel=ylabel)
     dress(axes)
     return picture, axes
+
+
+def _add_legend(picture: Picture) -> None:
+    """Names the curves beneath them: inside, a legend would hide some where there are many.
+
+    The axes stay as high as they are without it.
+    """
+    handles, names = picture.axes[0].get_legend_handles_labels()
+    names = [_lines(name, LETTERS - 8) for name in names]
+    widest = max((len(line) for name in names for line in name.split("\n")), default=0)
+    columns = max(1, LETTERS // (widest + 8))  # with the piece of its curve
+    rows = -(-sum(name.count("\n") + 1 for name in names) // columns)
+    picture.set_figheight(picture.get_figheight() + 0.18 * rows)
+    picture.legend(
+        handles,
+        names,
+        loc="outside lower left",
+        ncols=columns,
+        frameon=False,
+        fontsize="small",
+    )
+
+
+def _lines(name: str, letters: int) -> str:
+    """A name as text that is no formula, in lines of so many letters."""
+    return plain(textwrap.fill(name, letters))
 
 
 def dress(axes: Axes) -> None:

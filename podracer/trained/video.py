@@ -20,7 +20,7 @@ from podracer.trained.filming import Film
 SMALLEST = 320  # pixels of a video's longer side: smaller pictures are enlarged
 HOLD_SECONDS = 1.0  # the last picture of an episode is shown for so long
 FASTEST = 50  # pictures per second: viewers slow down a .gif that is faster
-BAR, TEXT = 24, 15  # pixels: the bar with the score, and its letters
+TEXT = 15  # pixels of the letters of the score
 BACKGROUND, FOREGROUND = (24, 24, 28), (235, 235, 235)  # the bar's colours
 
 
@@ -86,12 +86,13 @@ def write(film: Film, path: Path, fps: float | None = None) -> str:
     )
 
 
-def make_shots(film: Film, caption: str = "") -> Iterator[Shot]:
-    """The pictures of the video, each above the caption and its score."""
+def make_shots(film: Film, caption: str = "", text: int = TEXT) -> Iterator[Shot]:
+    """The pictures of the video, each above the caption and its score, in letters of `text`
+    pixels."""
     for frame, score in zip(film.frames, scores(film), strict=True):
         picture = _enlarged(_rgb(frame.picture))
         held = bool(frame.timestep.last()) or frame is film.frames[-1]
-        yield Shot(_with_bar(picture, caption + score), held)
+        yield Shot(_with_bar(picture, caption + score, text), held)
 
 
 def scores(film: Film) -> Iterator[str]:
@@ -120,26 +121,27 @@ def _enlarged(picture: np.ndarray) -> np.ndarray:
     return picture.repeat(times, 0).repeat(times, 1)
 
 
-def _with_bar(picture: np.ndarray, text: str) -> np.ndarray:
+def _with_bar(picture: np.ndarray, text: str, letters: int) -> np.ndarray:
     """The picture above a bar of text; both sides are even, as video formats want."""
     from PIL import Image, ImageDraw
 
     height, width, _ = picture.shape
     full = max(SMALLEST, width + width % 2)
-    image = Image.new("RGB", (full, height + height % 2 + BAR), BACKGROUND)
+    bar = 2 * (4 * letters * (1 + text.count("\n")) // 5)
+    image = Image.new("RGB", (full, height + height % 2 + bar), BACKGROUND)
     image.paste(Image.fromarray(picture), ((full - width) // 2, 0))
-    place = (8, image.height - BAR / 2)
-    ImageDraw.Draw(image).text(place, text, FOREGROUND, font=_font(), anchor="lm")
+    place, font = (8, image.height - bar / 2), _font(letters)
+    ImageDraw.Draw(image).text(place, text, FOREGROUND, font=font, anchor="lm")
     return np.asarray(image)
 
 
 @functools.cache
-def _font() -> Any:
+def _font(letters: int) -> Any:
     """The letters of matplotlib, which is always there."""
     from matplotlib import font_manager
     from PIL import ImageFont
 
-    return ImageFont.truetype(font_manager.findfont("DejaVu Sans"), TEXT)
+    return ImageFont.truetype(font_manager.findfont("DejaVu Sans"), letters)
 
 
 def _gif_fps(fps: float) -> float:

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import envs_jax
 from benchmarks import (
@@ -45,6 +46,29 @@ def section(text, heading):
 
 def test_what_agents_learn_is_written_by_the_records():
     assert (RESULTS / "learning.md").read_text() == records.page()
+
+
+def test_the_small_pictures_are_drawn_from_the_records(tmp_path):
+    kept = {path.stem: records.read(path) for path in records.KEPT.glob("*.jsonl")}
+    for group, lines in kept.items():
+        path = records.KEPT / records.small_name(group)
+        assert path.exists() == (group != "built-in")  # of 21 scales
+        if path.exists():
+            with Image.open(path) as image:
+                assert image.text["Description"].split("; ") == records.summary(
+                    group, lines
+                )
+    records.draw_small("cheetah", kept["cheetah"], tmp_path)
+    with Image.open(tmp_path / "cheetah-small.png") as drawn:
+        assert drawn.text["Description"].endswith("CleanRL's PPO: 1.44k")
+
+
+def test_published_figures_are_of_groups():
+    groups = {task.group for task in experiments.TASKS}
+    assert experiments.PUBLISHED.keys() <= groups
+    page = (RESULTS / "learning.md").read_text()
+    for published in {x for xs in experiments.PUBLISHED.values() for x in xs}:
+        assert str(published.mean_return) in page and published.source in page
 
 
 def test_the_page_of_equal_steps_is_written_by_its_records():
@@ -246,3 +270,21 @@ def test_the_page_of_populations_is_its_records():
     found = json.loads((RESULTS / "population.json").read_text())
     page = "\n".join(population.page(found))
     assert (RESULTS / "population.md").read_text() == page
+
+
+def test_the_means_of_a_picture_of_learning_are_those_of_its_table(tmp_path):
+    """However the curve ends."""
+    task = experiments.Task("smoke", "PPO", "anakin train --env catch")
+    other = task._replace(agent="IMPALA", command="anakin train --env catch --seed 1")
+    config = learning.Config(only=("smoke",), seeds=2, out=tmp_path)
+    for place in [*learning.folders(config, task), *learning.folders(config, other)]:
+        place.mkdir(parents=True)
+        row = {"steps": 1, "episodes": 1, "episode_return": 5.0}
+        (place / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    lines = [
+        {"agent": "PPO", "runs": [{"return": 1.0}, {"return": 2.0}]},
+        {"agent": "IMPALA", "runs": [{"return": 3.0}, {"return": 3.0}]},
+    ]
+    picture = learning.picture([task, other], config, lines)
+    names = [text.get_text() for text in picture.legends[0].get_texts()]
+    assert names == ["PPO, 2 runs: 1.5", "IMPALA, 2 runs: 3"]

@@ -298,7 +298,7 @@ def test_a_name_is_drawn_as_it_is_written():
         plot.profiles({name: [points] for name in names}),
     ):
         picture.canvas.draw()
-        for text, name in zip(picture.axes[0].get_legend().get_texts(), names):
+        for text, name in zip(picture.legends[0].get_texts(), names):
             plain, is_math = text._preprocess_math(text.get_text())
             assert plain.startswith(name) and not is_math
 

@@ -104,6 +104,11 @@ def test_a_notebook_shows_it_without_pyplot():
     assert png.startswith(b"\x89PNG\r\n")
 
 
+def names(picture):
+    """The texts of a picture's legend."""
+    return [text.get_text() for text in picture.legends[0].get_texts()]
+
+
 def points(values, x=None):
     x = range(1, len(values) + 1) if x is None else x
     return np.array([(at, value, 1.0) for at, value in zip(x, values)], float)
@@ -111,13 +116,13 @@ def points(values, x=None):
 
 def test_the_mean_of_seeds_and_where_it_may_lie():
     runs = [points([level] * 20) for level in (1.0, 2.0, 6.0)]
-    axes = plot.compare({"impala": runs, "ppo": [points([5.0] * 20)]}).axes[0]
+    picture = plot.compare({"impala": runs, "ppo": [points([5.0] * 20)]})
+    (axes,) = picture.axes
     assert axes.lines[0].get_ydata() == pytest.approx(3.0)
     (band,) = axes.collections  # one run has no interval
     low, high = band.get_paths()[0].get_extents().intervaly
     assert (low, high) == pytest.approx((1.0, 6.0))  # 1/27 of the resamples are all 1
-    names = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert names == ["impala, 3 runs: 3", "ppo: 5"]
+    assert names(picture) == ["impala, 3 runs: 3", "ppo: 5"]
 
 
 def test_the_interval_narrows_with_more_seeds():
@@ -144,7 +149,8 @@ def test_the_interquartile_mean_forgets_a_quarter_at_each_end():
 
 def test_a_profile_is_the_share_of_runs_above_each_score():
     many = [points([level] * 20) for level in (1.0, 2.0, 2.0, 5.0)]
-    axes = plot.profiles({"impala": many, "ppo": [points([3.0] * 20)]}).axes[0]
+    picture = plot.profiles({"impala": many, "ppo": [points([3.0] * 20)]})
+    (axes,) = picture.axes
     at, above = axes.lines[0].get_xydata().T
     assert at[0] < 1.0 and at[-1] > 5.0
     for score, share in (
@@ -160,8 +166,7 @@ def test_a_profile_is_the_share_of_runs_above_each_score():
     there = y[abs(x - 1.5) < 0.01]
     assert there.min() < 0.75 < there.max()
     assert np.interp(2.9, *axes.lines[1].get_xydata().T) == 1.0
-    names = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert names == ["impala, 4 runs", "ppo, 1 run"]
+    assert names(picture) == ["impala, 4 runs", "ppo, 1 run"]
 
 
 def test_a_profile_of_equal_scores_is_drawn(tmp_path):
@@ -196,9 +201,28 @@ def test_the_end_of_a_curve_is_on_it_and_its_number_that_of_the_runs():
     line, dot = axes.lines
     assert dot.get_xydata()[0] == pytest.approx(line.get_xydata()[-1])
     assert [x.get_text() for x in axes.texts] == ["150"]
-    several = plot.compare({"a": [rising], "b": [rising]}, title="catch").axes[0]
-    assert len(several.lines) == 4 and several.get_title() == "catch"  # no dots
-    assert several.get_legend().get_texts()[0].get_text() == "a: 150"
+    groups = {"a": [rising], "b": [rising]}
+    several = plot.compare(groups, title="catch", ends={"b": 7.0})
+    (axes,) = several.axes
+    assert len(axes.lines) == 4 and axes.get_title() == "catch"  # no dots
+    assert names(several) == ["a: 150", "b: 7"]
+
+
+def test_a_legend_covers_no_curve_and_fits_into_its_picture(tmp_path):
+    run, long = [points([1.0, 2.0])], "agents/of/mine.py:make_agent on gym:" + "x" * 150
+    for groups in (
+        {f"{x}: {long}": run for x in "AB"},
+        {f"{x}: ppo": run for x in "ABCDEFGHIJKL"},
+    ):
+        picture = plot.compare(groups, title=long)
+        plot.save(picture, tmp_path / "curve.png")
+        (axes,), (legend,) = picture.axes, picture.legends
+        low = axes.get_tightbbox().y0
+        x0, y0, x1, y1 = legend.get_window_extent().extents
+        assert 0 <= x0 < x1 <= picture.bbox.x1 and 0 <= y0 < y1 < low + 5
+        assert axes.get_window_extent().height > 300
+        x0, _, x1, _ = axes.title.get_window_extent().extents
+        assert 0 <= x0 < x1 <= picture.bbox.x1
 
 
 def test_many_groups_look_different():

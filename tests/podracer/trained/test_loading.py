@@ -529,8 +529,8 @@ def test_the_score_stands_below_the_picture(tmp_path):
         film.seek(5)
         before = np.asarray(film.convert("RGB"))
     assert (last[:230] == 120).all() and (before[:230] == 100).all()
-    assert last[-video.BAR :].max() > 200  # letters
-    assert (last[-video.BAR :] != before[-video.BAR :]).any()
+    assert last[-video.TEXT :].max() > 200  # letters
+    assert (last[-video.TEXT :] != before[-video.TEXT :]).any()
 
 
 @pytest.mark.parametrize(
