@@ -21,7 +21,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import rich.progress
 import tyro
 
@@ -31,7 +30,7 @@ import podracer
 import sebulba
 from benchmarks import records
 from benchmarks.experiments import TASKS, Task
-from podracer import metrics, parallel
+from podracer import parallel
 from podracer.errors import UserError
 from podracer.files import atomic
 from podracer.runs import plot
@@ -137,22 +136,6 @@ def git(*arguments: str) -> str:
         return ""
 
 
-def points(folder: Path) -> np.ndarray:
-    """The run's learning curve, for `plot.compare`."""
-    rows = metrics.read(folder / "metrics.jsonl")
-    return plot.to_points(rows, "steps", "episode_return")
-
-
-def picture(
-    tasks: list[Task], config: Config, lines: list[dict[str, Any]]
-) -> plot.Picture:
-    """The curves of a group of tasks, with the means of their records `lines`."""
-    return plot.compare(
-        {task.agent: [points(x) for x in folders(config, task)] for task in tasks},
-        ends={line["agent"]: float(records.returns(line).mean()) for line in lines},
-    )
-
-
 def folders(config: Config, task: Task) -> list[Path]:
     """The run folder of each seed."""
     name = f"{task.env}-{task.agent}".replace(", ", "-").replace(" ", "-").lower()
@@ -169,19 +152,15 @@ def report(tasks: list[Task], config: Config) -> None:
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{tasks[0].group}.jsonl"
     before = {line["command"]: line for line in records.read(path)}
-    finished = [
-        task
-        for task in tasks
-        if all(is_done(task, place) for place in folders(config, task))
-    ]
-    for task in finished:
-        before[task.command] = records.record(task, folders(config, task))
+    for task in tasks:
+        if all(is_done(task, place) for place in folders(config, task)):
+            before[task.command] = records.record(task, folders(config, task))
     lines = [before[task.command] for task in tasks if task.command in before]
     records.write(lines, path)
     records.draw_small(path.stem, lines, out)
     print(tasks[0].group, *records.table(lines), sep="\n")
-    if finished == tasks and len({task.env for task in tasks}) == 1:
-        plot.save(picture(tasks, config, lines), path.with_suffix(".png"))
+    if picture := records.picture(lines):
+        plot.save(picture, path.with_suffix(".png"))
     with atomic(out.with_suffix(".md")) as page:
         page.write_text(records.page(out))
 

@@ -1,8 +1,8 @@
 """What `benchmarks.learning` has measured, as text: docs/results/learning/GROUP.jsonl.
 
 A line is a task: its command and configuration, and of each seed the return, seconds, commit,
-date and machine. All tables are made from these records, never typed; so is the small picture of
-a group.
+date, machine and curve. All tables are made from these records, never typed; so are the pictures
+of a group.
 """
 
 import itertools
@@ -24,6 +24,7 @@ from podracer.runs.evaluation import interval
 
 KEPT = Path(__file__).parents[1] / "docs" / "results" / "learning"
 DONE = "done.json"  # in a run's folder: how it was made
+POINTS = 100  # of a curve: (steps, mean return, episodes)
 LIBRARIES = "jax", "stable-baselines3"  # whose versions are on record
 
 HEAD = """# What agents learn
@@ -65,6 +66,13 @@ def record(task: Task, folders: Sequence[Path]) -> dict[str, Any]:
         made |= {
             x: written["versions"][x] for x in LIBRARIES if x in written["versions"]
         }
+        curve = plot.to_points(rows, "steps", "episode_return")
+        made["curve"] = [
+            [int(steps), float(f"{mean:.4g}"), int(episodes)]
+            for steps, mean, episodes in (
+                plot.thin(curve, POINTS) if len(curve) else ()
+            )
+        ]
         runs.append({key: made[key] for key in made.keys() - {"command"}})
         config = config or written["config"]["train"]
     for name in "keep", "seed":  # all that differs between the seeds
@@ -183,6 +191,25 @@ def draw_small(group: str, records: Sequence[dict[str, Any]], folder: Path) -> N
     with atomic(folder / small_name(group)) as path:
         kept = {"Description": "; ".join(texts)}
         picture.savefig(path, format="png", metadata=kept)
+
+
+def picture(records: Sequence[dict[str, Any]]) -> plot.Picture | None:
+    """The curves of a group, with the means of its table.
+
+    None where the tasks have scales of their own, or a run was recorded before curves were.
+    """
+    runs = [run for line in records for run in line["runs"]]
+    if len({line["env"] for line in records}) > 1 or any(
+        "curve" not in run for run in runs
+    ):
+        return None
+    return plot.compare(
+        {
+            line["agent"]: [np.array(run["curve"], float) for run in line["runs"]]
+            for line in records
+        },
+        ends={line["agent"]: float(returns(line).mean()) for line in records},
+    )
 
 
 def table(records: Sequence[dict[str, Any]]) -> Iterator[str]:

@@ -261,9 +261,9 @@ def label(name: str) -> str:
     return f"{name} ({unit})" if unit else name
 
 
-def thin(points: np.ndarray) -> np.ndarray:
-    """At most MOST_POINTS points: matplotlib fails on a noisy line of a million."""
-    chunks = np.array_split(points, min(len(points), MOST_POINTS))
+def thin(points: np.ndarray, most: int = MOST_POINTS) -> np.ndarray:
+    """At most so many points: matplotlib fails on a noisy line of a million."""
+    chunks = np.array_split(points, min(len(points), most))
     x = [chunk[-1, 0] for chunk in chunks]
     y = [np.average(chunk[:, 1], weights=chunk[:, 2]) for chunk in chunks]
     weights = [chunk[:, 2].sum() for chunk in chunks]

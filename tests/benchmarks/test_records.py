@@ -272,19 +272,35 @@ def test_the_page_of_populations_is_its_records():
     assert (RESULTS / "population.md").read_text() == page
 
 
-def test_the_means_of_a_picture_of_learning_are_those_of_its_table(tmp_path):
-    """However the curve ends."""
-    task = experiments.Task("smoke", "PPO", "anakin train --env catch")
-    other = task._replace(agent="IMPALA", command="anakin train --env catch --seed 1")
-    config = learning.Config(only=("smoke",), seeds=2, out=tmp_path)
-    for place in [*learning.folders(config, task), *learning.folders(config, other)]:
-        place.mkdir(parents=True)
-        row = {"steps": 1, "episodes": 1, "episode_return": 5.0}
-        (place / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+def test_a_picture_of_learning_is_drawn_from_the_records():
+    """Its means are those of the table, however the curves end."""
+
+    def run(mean):
+        return {"return": mean, "curve": [[1000, 0.0, 3], [2000, 5.0, 3]]}
+
     lines = [
-        {"agent": "PPO", "runs": [{"return": 1.0}, {"return": 2.0}]},
-        {"agent": "IMPALA", "runs": [{"return": 3.0}, {"return": 3.0}]},
+        {"env": "catch", "agent": "PPO", "runs": [run(1.0), run(2.0)]},
+        {"env": "catch", "agent": "IMPALA", "runs": [run(3.0), run(3.0)]},
     ]
-    picture = learning.picture([task, other], config, lines)
+    picture = records.picture(lines)
     names = [text.get_text() for text in picture.legends[0].get_texts()]
     assert names == ["PPO, 2 runs: 1.5", "IMPALA, 2 runs: 3"]
+    assert picture.axes[0].lines[0].get_xdata()[-1] == 2000
+    assert not records.picture([lines[0], lines[1] | {"env": "cartpole"}])
+    assert not records.picture([lines[0] | {"runs": [{"return": 1.0}]}])
+
+
+def test_a_record_has_the_curve_of_each_seed(tmp_path):
+    task = experiments.Task("smoke", "PPO", "anakin train --env catch")
+    rows = [
+        {"steps": 10 * (i + 1), "episodes": 2, "episode_return": i / 3}
+        for i in range(records.POINTS * 2)
+    ]
+    text = "".join(f"{json.dumps(row)}\n" for row in rows)
+    (tmp_path / "metrics.jsonl").write_text(text)
+    (tmp_path / records.DONE).write_text("{}")
+    config = {"versions": {}, "config": {"train": {}}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (run,) = records.record(task, [tmp_path])["runs"]
+    assert len(run["curve"]) == records.POINTS
+    assert run["curve"][:2] == [[20, 0.1667, 4], [40, 0.8333, 4]]
