@@ -10,7 +10,7 @@ from envs_jax.wrappers import Batched
 from podracer import kernels, parallel
 from podracer.agent import ActorOutput, Agent, Key, PyTree, Trajectory, with_last
 from podracer.metrics import episodes
-from podracer.training.actor_checks import check_step, checked_initial
+from podracer.training.agent_checks import check_step, checked_initial
 
 
 class Actors(NamedTuple):

@@ -22,6 +22,7 @@ from podracer.agent import Agent, Key, LearnerState, Metrics
 from podracer.errors import check_seed
 from podracer.metrics import tally
 from podracer.metrics.episodes import Episodes
+from podracer.training.agent_checks import checked_update
 
 
 class State(NamedTuple):
@@ -168,7 +169,8 @@ def make_step(agent: Agent | Scheduled, environment, unroll_length: int) -> Call
             state.actors,
             act_key,
         )
-        learner, metrics = now.learner_step(learn_key, state.learner, trajectory)
+        results = now.learner_step(learn_key, state.learner, trajectory)
+        learner, metrics = checked_update(results, state.learner)
         metrics = tally.joined(metrics, tally.of_environment(trajectory.timesteps))
         return after_unit(state, learner, actors), metrics
 

@@ -17,11 +17,14 @@ from envs_jax.wrappers import AutoReset, TimeLimit, Wrapper, unwrapped
 
 COPIES = 8  # of a fair coin, all show the same side with probability 1 / 128
 ROUNDING = 1e-6  # of a bound, by which real numbers may exceed it
-# Of Python's `if`, `while`, `int()` and `range()` on a value that JAX traces.
-TRACED = (
-    jax.errors.ConcretizationTypeError,
-    jax.errors.TracerIntegerConversionError,
-)
+# What Python's `if`, `while`, `int()` and `range()`, and functions of NumPy, raise for a
+# value that JAX traces, and the way out.
+_BRANCH = "use jnp.where or jax.lax.cond in place of `if`"
+TRACED = {
+    jax.errors.ConcretizationTypeError: _BRANCH,
+    jax.errors.TracerIntegerConversionError: _BRANCH,
+    jax.errors.TracerArrayConversionError: "use jnp in place of np",
+}
 METHODS = ("initial_state", "step", "observation_spec", "action_spec")
 
 
@@ -101,8 +104,12 @@ def _attributes(environment: Environment) -> dict[str, Any]:
 def _check_structure(environment: Environment) -> None:
     name = name_of(environment)
     for method in METHODS:
-        if not callable(getattr(environment, method, None)):
+        if not hasattr(environment, method):
             raise ProtocolError(f"{name}.{method} is missing")
+        if not callable(getattr(environment, method)):
+            raise ProtocolError(
+                f"{name}.{method} is no method (a property?), expected one"
+            )
     where = f"{name}.observation_spec"
     observation = _specs(where, environment.observation_spec, specs.Array)
     where = f"{name}.action_spec"
@@ -260,8 +267,9 @@ def attempt(where: str, function: Callable, *inputs: Any) -> Any:
     except Exception as error:
         reason = next(iter(str(error).splitlines()), "")
         reason = f"{type(error).__name__}: {reason}"
-        if isinstance(error, TRACED):
-            reason += f"{_place(error)}: use jnp.where or jax.lax.cond in place of `if`"
+        for kind, way_out in TRACED.items():
+            if isinstance(error, kind):
+                reason += f"{_place(error)}: {way_out}"
         raise ProtocolError(f"{where}: {reason}") from error
 
 

@@ -32,7 +32,10 @@ def check_at_least_one(**numbers: int | None) -> None:
 def check_range(name: str, number: float, low: float, high: float = math.inf) -> None:
     """Raises UserError unless low <= number <= high (NaN never is)."""
     if not low <= number <= high:
-        raise UserError(f"{name} is {number}; it must be from {low:g} to {high:g}")
+        limits = (
+            f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
+        )
+        raise UserError(f"{name} is {number}; it must be {limits}")
 
 
 def check_ranges(config: Any, low: float, high: float, *names: str) -> None:

@@ -84,11 +84,23 @@ def exists(name: str) -> bool:
         return "." in name.strip(".")
 
 
+def refuse_file(path: str, flag: str) -> None:
+    """Raises UserError for a file, as `my_env.py:Chase`, in place of its module."""
+    name, colon, rest = path.partition(":")
+    if name.endswith(".py") or "/" in name:
+        parts = name.removesuffix(".py").removeprefix("./").split("/")
+        raise UserError(
+            f"{flag} is {path!r}, a file; name its module, as in {flag} "
+            f"{parts[-1]}{colon}{rest}, and start in its folder"
+        )
+
+
 def resolve(path: str, flag: str) -> Any:
     """What `MODULE:NAME` names; NAME may have dots.
 
     Raises UserError where it does not exist or its module cannot be imported.
     """
+    refuse_file(path, flag)
     name, colon, rest = path.partition(":")
     if not (name and colon and rest):
         raise UserError(f"{flag} is {path!r}; it must be MODULE:NAME")

@@ -15,7 +15,7 @@ import numpy as np
 from podracer import parallel
 from podracer.agent import Agent, Key, Trajectory, with_last
 from podracer.metrics import episodes
-from podracer.training.actor_checks import check_step
+from podracer.training.agent_checks import check_step
 from sebulba.host_environments import protocol
 from sebulba.host_environments.environment import HostEnvironment
 from sebulba.transport import Closed, Delivery, TrajectoryQueue

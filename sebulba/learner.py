@@ -12,6 +12,7 @@ from podracer import parallel
 from podracer.agent import Agent, Key, LearnerState, Metrics, Trajectory
 from podracer.metrics import tally
 from podracer.training import memory
+from podracer.training.agent_checks import checked_update
 from sebulba.actor import LAYOUT as TRAJECTORY
 
 
@@ -114,7 +115,8 @@ def make_update(agent: Agent) -> Callable:
 
     def update(state: State, piece: Trajectory):
         key = parallel.core_key(jax.random.fold_in(state.key, state.updates))
-        learner, metrics = agent.learner_step(key, state.learner, piece)
+        results = agent.learner_step(key, state.learner, piece)
+        learner, metrics = checked_update(results, state.learner)
         return learner, tally.joined(metrics, tally.of_environment(piece.timesteps))
 
     return update

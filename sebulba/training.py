@@ -16,7 +16,7 @@ from podracer import kernels, parallel
 from podracer.agent import Agent
 from podracer.errors import check_seed
 from podracer.parallel import hosts, watch
-from podracer.training.actor_checks import check_initial
+from podracer.training.agent_checks import check_initial
 from sebulba.actor import Actor, running
 from sebulba.cores import Cores
 from sebulba.host_environments.environment import capabilities_of

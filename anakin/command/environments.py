@@ -1,6 +1,7 @@
 """The environments of `anakin train` by name: ours, LIBRARY:NAME, or MODULE:CLASS."""
 
 import dataclasses
+import re
 from typing import Any
 
 import envs_jax
@@ -10,6 +11,7 @@ from podracer.errors import UserError, nearest
 from podracer.runs import run
 
 DEFAULT = "catch"
+OF_ENVPOOL = re.compile(r"[A-Z]\w*-v\d+")  # its ids, as Pong-v5
 OF_SEBULBA = ("gym", "dm", "ale", "grpc", "grpcs")  # kinds of its environments
 HELP = (
     "the environment; or LIBRARY:NAME, as gymnax:CartPole-v1; or MODULE:CLASS, one of "
@@ -19,6 +21,7 @@ HELP = (
 
 def choose(name: str) -> command.Choice:
     """`--env NAME`. Raises UserError for a name that cannot be any environment's."""
+    imports.refuse_file(name, "--env")
     module, _, rest = name.partition(":")
     if module in OF_SEBULBA and ":" in name:
         raise UserError(
@@ -29,10 +32,15 @@ def choose(name: str) -> command.Choice:
     if name == module and name not in envs_jax.ENVIRONMENTS and imports.exists(name):
         raise UserError(f"--env: {name!r} is a module{_its_environments(name)}")
     known = () if ":" in name else tuple(envs_jax.ENVIRONMENTS)
+    if OF_ENVPOOL.fullmatch(name):
+        raise UserError(
+            f"--env: unknown name {name!r}{nearest(name, known)}; EnvPool's environments run "
+            f"in Sebulba: sebulba train --env {name}"
+        )
     if brings_code(name) and not imports.exists(module):
         raise UserError(
-            f"--env: {module!r} in {name!r} is neither a library"
-            f"{nearest(module, adapters.LIBRARIES)} nor a module in the current folder"
+            f"--env: {module!r} in {name!r} is neither a module in the current folder nor "
+            f"a library{nearest(module, adapters.LIBRARIES)}"
         )
     return command.make_choice("env", name, known, HELP)
 

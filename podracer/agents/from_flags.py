@@ -17,6 +17,7 @@ from podracer.agents import AGENTS, algorithm
 from podracer.agents.algorithm import Algorithm, Preset
 from podracer.errors import UserError, nearest
 from podracer.networks import masks
+from podracer.networks.policies import Categorical
 from podracer.transformations import Interface, normalizer, ranges
 from podracer.transformations.learning import with_learning
 from podracer.transformations.replay import Config as Replay
@@ -110,6 +111,7 @@ def algorithm_named(name: str) -> Algorithm:
     """
     if name in AGENTS:
         return algorithm.of(AGENTS[name])
+    imports.refuse_file(name, "--agent")
     if not imports.exists(name):
         raise UserError(
             f"--agent: unknown name {name!r}{nearest(name, AGENTS)}; or a module of your "
@@ -149,20 +151,32 @@ def network_maker(path: str | None, chosen: Algorithm) -> tuple[MakeNetwork, Any
 
     def make(observation_spec: Any, action_spec: specs.Array, config: Any):
         arguments = (observation_spec, action_spec, *([config] if has_flags else []))
-        network = function(*arguments)
+        try:
+            network = function(*arguments)
+        except UserError:
+            raise
+        except Exception as error:
+            if not given:
+                raise
+            raise UserError(
+                f"--network: {path} fails: {imports.describe(error)}"
+            ) from error
         if not isinstance(network, kind):
             raise UserError(
                 f"--network: {path} gives {type(network).__name__}; it must be "
                 "podracer.networks.Network"
             )
         if given and chosen.name.startswith(f"{__package__}.") and own is None:
-            _check_predictions(f"--network: {path}", network, observation_spec)
+            where = f"--network: {path}"
+            _check_predictions(where, network, observation_spec, action_spec)
         return network
 
     return make, config if has_flags else imports.NoOptions()
 
 
-def _check_predictions(where: str, network: Any, observation_spec: Any) -> None:
+def _check_predictions(
+    where: str, network: Any, observation_spec: Any, action_spec: specs.Array
+) -> None:
     """Raises UserError unless a network predicts what our agents learn from. Only traces."""
     size = 2
     arrays = jax.tree.map(
@@ -197,11 +211,26 @@ def _check_predictions(where: str, network: Any, observation_spec: Any) -> None:
             f"{where}: its policy is {kind}; it must be a policy of podracer.networks, as "
             "policies.Categorical(logits)"
         )
+    _check_choices(where, predictions.policy, action_spec)
     if (shape := getattr(predictions.value, "shape", None)) != (size,):
         raise UserError(
             f"{where}: its value is {shape} for {size} timesteps; it must be ({size},), as "
             "value[..., 0] of a layer with one unit"
         )
+
+
+def _check_choices(where: str, policy: Any, action_spec: specs.Array) -> None:
+    """Raises UserError for another number of logits than the action has choices.
+
+    With fewer of them, a run would never try the last actions, and nothing else would say so.
+    """
+    if isinstance(policy, Categorical) and isinstance(action_spec, specs.DiscreteArray):
+        has, choices = policy.logits.shape[-1], int(action_spec.num_values)
+        if has != choices:
+            raise UserError(
+                f"{where}: its policy has {has} logits; the environment has {choices} "
+                "actions: give it action_spec.num_values logits"
+            )
 
 
 def upgraded(chosen: Algorithm, values: Any) -> Any:

@@ -251,7 +251,8 @@ def _unbox(box: str) -> str:
         )
         if has_words
     ]
-    message = re.sub(r"^Error parsing (parsed(\.|: ))?", "", message)
+    # As the flags are called: those of `keep` have no prefix.
+    message = re.sub(r"^Error parsing (parsed(\.keep)?(\.|: ))?", "", message)
     for section in sections:
         if section.startswith("Argument helptext: "):
             message = message.rstrip(".") + section.replace(

@@ -126,6 +126,8 @@ def load_config(folder: str | Path, *needed: str, name: str = CONFIG) -> dict[st
     except OSError as error:
         runs = sorted(Path(folder).glob(f"*/{CONFIG}")) if os.path.isdir(folder) else []
         way_out = f"name one of its runs, {runs[0].parent}" if runs else "not a run?"
+        if path.parent.parent.name == CHECKPOINTS:
+            way_out = f"a checkpoint? name its run, {path.parent.parent.parent}"
         raise UserError(f"{path}: {error.strerror}; {way_out}") from None
     except (ValueError, RecursionError):
         raise UserError(f"{path}: damaged, or not JSON") from None

@@ -223,7 +223,12 @@ def _default(
     values = {name: x for name, x in before.config.items() if name not in other}
     if "agent" in values:
         values["agent"] = from_flags.upgraded(chosen.algorithm, values["agent"])
-    config = command.filled(new, values)
+    try:
+        config = command.filled(new, values)
+    except UserError as error:
+        if read_first["resume"]:
+            raise
+        raise UserError(f"--config {read_first['config']}: {error}") from error
     return resumed(config, before if read_first["resume"] else None)
 
 

@@ -86,6 +86,10 @@ def _split(name: str) -> tuple[Any, str]:
     prefix, colon, rest = name.partition(":")
     if not colon:
         prefix, rest = "", name
+    if not prefix and envs_jax.is_name(rest):
+        raise UserError(
+            f"--env: {name!r} is a JAX environment; in Sebulba it is --env jax:{name}"
+        )
     if prefix and prefix not in ADAPTERS and imports.exists(prefix):
         raise UserError(
             f"--env: a JAX environment of your own is --env jax:{name}, one of gymnasium "

@@ -15,6 +15,11 @@ from podracer.errors import UserError, nearest
 from podracer.trained.filming import FPS
 
 
+def is_name(name: str) -> bool:
+    """Whether one of our environments has this name."""
+    return name in envs_jax.ENVIRONMENTS
+
+
 def default_options(name: str) -> Any:
     """The environment's own dataclass, at its defaults. Raises UserError."""
     if ":" in name:  # a user's own

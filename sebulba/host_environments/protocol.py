@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from podracer.errors import UserError, check_at_least_one
-from podracer.training.actor_checks import check_alike
+from podracer.training.agent_checks import check_alike
 from sebulba.host_environments import checking
 from sebulba.host_environments.environment import Compiled, HostEnvironment
 

@@ -106,7 +106,9 @@ def _find_gym(name: str) -> tuple[Callable, dict[str, Any]]:
     try:
         spec = gymnasium.spec(key)
     except gymnasium.error.Error as error:
-        way = "" if colon else "; one that a module registers is gym:MODULE:ID"
+        way = "; one that a module registers is gym:MODULE:ID"
+        if colon:
+            way = f"; {module} must call gymnasium.register with this id"
         raise UserError(
             f"{whole}: gymnasium has no environment {key!r}"
             f"{nearest(key, gymnasium.registry)}{way}"

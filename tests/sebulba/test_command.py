@@ -136,6 +136,11 @@ def test_help_promises_identical_runs_in_lock_step_only(capsys, monkeypatch):
     [
         (["--env", "Pongg-v5"], "did you mean 'Pong-v5'?"),
         (["--env", "jax:cach"], "did you mean 'catch'?"),
+        (["--env", "catch"], "a JAX environment; in Sebulba it is --env jax:catch"),
+        (
+            ["--checkpoint.steps", "0"],
+            "error: checkpoint: steps is 0; it must be at lea",
+        ),
         (["--interface.scale-observations"], "observation_spec has bounds"),
         (["--actor-cores", "9"], "actor_cores is 9"),
         (["--cores", "9"], "cores is 9; it must be from 1 to 8"),

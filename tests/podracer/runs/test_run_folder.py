@@ -151,6 +151,8 @@ def test_nothing_is_left_when_the_disk_is_full(tmp_path, monkeypatch, exists):
 def test_not_a_run(tmp_path):
     with pytest.raises(UserError, match=r"config\.json: No such file.*not a run\?"):
         run_folder.load_config(tmp_path)
+    with pytest.raises(UserError, match=rf"a checkpoint\? name its run, {tmp_path}$"):
+        run_folder.load_config(tmp_path / "checkpoints/7")
 
 
 def test_of_several_runs_the_first_is_named(tmp_path):

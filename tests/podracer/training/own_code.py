@@ -6,6 +6,7 @@ import dataclasses
 import dm_env
 import jax
 import jax.numpy as jnp
+import numpy as np
 from envs_jax import restart, transition
 
 
@@ -59,6 +60,17 @@ class Plain:
         self.time_limit = 10
 
 
+class Numpy(Chase):
+    """NumPy on a value that JAX traces."""
+
+    def step(self, key, target, action):
+        return super().step(key, np.asarray(target), action)
+
+
+class Property(Chase):
+    observation_spec = property(Chase.observation_spec)
+
+
 class Silent(Plain):
     def __init__(self):
         super().__init__()
@@ -94,6 +106,7 @@ def make_agent(config, network):
 NETWORK = '''
 import dataclasses
 
+import dm_env
 from podracer import networks
 
 
@@ -131,6 +144,15 @@ def wide(observation_spec, action_spec):
         return memory, predictions._replace(value=predictions.value[..., None])
 
     return network._replace(step=step)
+
+
+def narrow(observation_spec, action_spec):
+    fewer = dm_env.specs.DiscreteArray(action_spec.num_values - 1)
+    return make(observation_spec, fewer)
+
+
+def failing(observation_spec, action_spec):
+    raise TypeError("too few arguments")
 
 
 def broken(observation_spec, action_spec):

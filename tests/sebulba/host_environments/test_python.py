@@ -162,6 +162,8 @@ def test_what_a_name_leads_to_is_checked(folder):
     assert "gymnasium has no environment 'Lier-v0'; did you mean 'Liar" in refused(
         of + "Lier-v0"
     )
+    unregistered = f"{folder} must call gymnasium.register with this id"
+    assert unregistered in refused(of + "Lier-v0")
     assert "observations Text" in refused(of + "Unknown-v0")
     assert "supported are Box, Discrete, MultiDiscrete" in refused(of + "Unknown-v0")
     assert "cannot be made: No module named 'nowhere'" in refused(of + "Nowhere-v0")

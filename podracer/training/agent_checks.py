@@ -1,11 +1,12 @@
-"""Whether what an agent's actors give is as in the contract: [B, ...], alike at each step."""
+"""Checks what an agent's functions return: rows for B environments, states that stay alike."""
 
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from podracer.agent import ActorOutput, Agent, PyTree
+from podracer.agent import FAILED, ActorOutput, Agent, LearnerState, Metrics, PyTree
 from podracer.errors import UserError
 
 
@@ -47,6 +48,28 @@ def check_step(
     check_alike("actor_step: the actor state", before, actor_state, "agent")
 
 
+def checked_update(results: Any, before: LearnerState) -> tuple[LearnerState, Metrics]:
+    """What `learner_step` returned, given the state `before`.
+
+    Raises UserError unless it is a state like that one, and a dictionary of scalars.
+    """
+    wanted = "it must return (LearnerState, metrics): correct the agent"
+    if isinstance(results, LearnerState) or not _is_pair(results):
+        raise UserError(f"learner_step gave {type(results).__name__}; {wanted}")
+    learner, metrics = results
+    if not (isinstance(learner, LearnerState) and isinstance(metrics, dict)):
+        gave = ", ".join(type(x).__name__ for x in results)
+        raise UserError(f"learner_step gave ({gave}); {wanted}")
+    check_alike("learner_step: the learner state", before, learner, "agent")
+    for name, x in metrics.items():
+        if np.shape(x) and not name.startswith(FAILED):
+            raise UserError(
+                f"learner_step: the metric {name!r} has shape {np.shape(x)}; it must be a "
+                "scalar, such as a mean: correct the agent"
+            )
+    return learner, metrics
+
+
 def check_alike(what: str, before: PyTree, after: PyTree, whose: str) -> None:
     """Raises UserError where a step changes the shape, dtype or structure of a tree."""
     old, new = _leaves(before), _leaves(after)
@@ -77,4 +100,8 @@ def _leaves(tree: PyTree) -> dict[str, Any]:
 
 
 def _kind(x: Any) -> str:
-    return f"{getattr(x, 'dtype', type(x).__name__)} {np.shape(x)}"
+    return f"{jnp.result_type(x)} {np.shape(x)}"
+
+
+def _is_pair(x: Any) -> bool:
+    return isinstance(x, tuple) and len(x) == 2
