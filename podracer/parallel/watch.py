@@ -175,7 +175,8 @@ class _Watch(threading.Thread):
         lines = why.strip().splitlines()
         shown = "\n".join(["", *lines]) if self._host == 0 else lines[-1]
         self._say(f"host {host} failed: {shown}")
-        time.sleep(LAST_SECONDS)
+        # Host 0 ends last: JAX aborts a process that outlives it, with another exit code.
+        time.sleep(POLL_SECONDS if self._host else LAST_SECONDS)
         os._exit(code)
 
     def _stalled(self) -> None:

@@ -148,3 +148,13 @@ def test_a_limit_is_a_number_of_seconds(monkeypatch, limit):
         UserError, match=f"{watch.STALL} is '{limit}'; it must be a num"
     ):
         watch.start(Client(), 0, 2)
+
+
+def test_a_host_that_follows_ends_before_host_0(exits, monkeypatch):
+    """Whose end JAX answers with SIGABRT."""
+    monkeypatch.setattr(watch, "LAST_SECONDS", 60.0)
+    client = Client()
+    failure = json.dumps({"code": 2, "why": "seed is -1"})
+    client.key_value_set(f"{watch.FAILED}/0", failure)
+    make(client, number=1).join(5.0)
+    assert exits == [2]
