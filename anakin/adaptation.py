@@ -1,9 +1,9 @@
-"""Population based training: members go on from the best (Jaderberg et al. 2017,
+"""Population based training: weak members copy strong ones (Jaderberg et al. 2017,
 arXiv:1711.09846).
 
-At intervals, in the program, each member has a score: its mean return since the last one. A
-rule says which members take another's learner, and with which hyperparameters they go on.
-A member's environments, keys and replay are its own.
+At intervals, in the program, each member has a score: its mean return since the last
+one. A rule says which members copy another's learner, and with which hyperparameters
+each of them continues. A member's environments, keys and replay are its own.
 """
 
 import dataclasses
@@ -105,11 +105,11 @@ def of_flags(config: Any) -> Adaptation | None:
 def truncation(
     key: Key, scores: jax.Array, hyperparameters: Hyperparameters, config: Config
 ) -> tuple[jax.Array, Hyperparameters]:
-    """Truncation selection (arXiv:1711.09846, section 4.1): the worst go on from the best.
+    """Truncation selection (arXiv:1711.09846, section 4.1): the worst copy the best.
 
-    A member that takes over a learner moves each of its parent's hyperparameters up or down,
-    or draws it anew. All members that failed take over; one without a score neither gives
-    nor takes.
+    A member that copies a learner perturbs each of its parent's hyperparameters up or
+    down, or resamples it. All members that failed copy; one without a score neither
+    copies nor is copied.
 
     Args:
       key: random numbers.
@@ -119,7 +119,7 @@ def truncation(
       config: which share is exchanged, and how far hyperparameters move.
 
     Returns:
-      Each member's parent, int32 [S], itself where it goes on with its own learner, and all
+      Each member's parent, int32 [S], itself where it keeps its own learner, and all
       hyperparameters.
     """
     members = jnp.arange(scores.shape[0], dtype=jnp.int32)
@@ -145,8 +145,8 @@ def explored(
     hyperparameters: Hyperparameters,
     config: Config,
 ) -> Hyperparameters:
-    """All hyperparameters [S]; those of members in `takes`, bool [S], are moved from their
-    parents' or drawn anew."""
+    """All hyperparameters [S]; those of members in `takes`, bool [S], are perturbed
+    from their parents' or resampled."""
     changed = {}
     for i, (name, space) in enumerate(config.ranges.items()):
         keys = jax.random.split(jax.random.fold_in(key, i), 3)
@@ -198,8 +198,8 @@ def scores(standing: Standing) -> jax.Array:
 def adapt(rule: Rule, begin: Callable, population: Any) -> Any:
     """The members after an adaptation: a core's, which are [S / cores, ...].
 
-    A member that failed goes on with the learner of another. Its actors and what its core
-    keeps for it (replay) may hold NaN, too: they begin anew.
+    A member that failed copies the learner of another. Its actors and its local state
+    (replay) may hold NaN, too: both start afresh.
 
     Args:
       rule: see `Rule`.
@@ -252,7 +252,7 @@ def _checked(
             f"{[*shape]}, and {', '.join(before)}, float32 {[*shape]}"
         )
     members = jnp.arange(shape[0], dtype=jnp.int32)
-    there = (parents >= 0) & (parents < shape[0])  # else it goes on with its own
+    there = (parents >= 0) & (parents < shape[0])  # else it keeps its own
     parents = jnp.where(there, parents, members)
     return parents, {name: jnp.asarray(x, jnp.float32) for name, x in changed.items()}
 

@@ -1,4 +1,4 @@
-"""The agents of `anakin train` and `anakin tune`, as their flags ask for them."""
+"""The agents of `anakin train` and `anakin tune`, made from their flags."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

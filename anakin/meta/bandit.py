@@ -12,9 +12,9 @@ import jax.numpy as jnp
 
 from podracer.agent import Key
 
-LAST = 10  # lifetimes of an arm that its mean is over
+LAST = 10  # number of lifetimes in an arm's mean
 TEMPERATURE, BONUS = 0.1, 0.2
-UNTRIED = 0.01  # lifetimes that an arm without any counts as
+UNTRIED = 0.01  # number of lifetimes that an untried arm counts as
 
 
 class Bandit(NamedTuple):
