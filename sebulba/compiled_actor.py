@@ -1,8 +1,8 @@
 """An actor whose program steps the environments, too: an unroll is one program.
 
-Without Python between two steps, acting waits for no other thread's hold of the interpreter,
-and costs no dispatch. For simulators that XLA can call on a CPU, see `Capabilities`. The
-parameters are the newest at the start of each unroll.
+Without Python between two steps, acting neither waits for the interpreter's lock (GIL)
+nor pays for dispatch. For simulators that XLA can call on a CPU, see `Capabilities`.
+The parameters are the newest at the start of each unroll.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,8 @@ def can_act(environment: Any, device: jax.Device) -> bool:
 
 
 def make_fill(environment: Any, core: ActorCore) -> Fill:
-    """Fills an unroll at once; the simulators' state goes from one to the next here."""
+    """Fills an unroll at once, and carries the simulators' state from unroll to
+    unroll."""
     whole = state = None  # until the environments are reset
 
     def fill(start: UnrollStart, unroll: Unroll) -> tuple[FullUnroll, np.ndarray]:
@@ -36,7 +37,7 @@ def make_fill(environment: Any, core: ActorCore) -> Fill:
             name = type(environment).__name__
             check_compiled(name, compiled, start.timestep, action)
             whole = make_unroll(core.programs, compiled.step, core.unroll_length)
-            # on the core, as all later ones are: else there were two compilations
+            # on the core, as all later ones are: else the program would be compiled twice
             state = jax.device_put(compiled.state, core.device)
         params, version = core.newest()
         full, state, last, recorded = whole(params, start, unroll, state)

@@ -49,10 +49,10 @@ def work(
       name: of the environment, for messages.
       bounds: whether observations are compared with their bounds.
     """
-    # A group of its own: a signal to that of the main process is that one's business, and
-    # what the environment starts ends with it.
+    # A process group of its own: signals to the main process's group do not reach it,
+    # and processes that the environment starts end with it.
     os.setpgrp()
-    for ending in ENDING:  # blocked so far; what that group was sent is dropped
+    for ending in ENDING:  # blocked so far; signals sent to the old group are dropped
         before = signal.signal(ending, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {ending})
         signal.signal(ending, before)
