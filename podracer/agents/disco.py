@@ -1,4 +1,4 @@
-"""Disco103, an update rule found by machine (Oh et al. 2025, doi:10.1038/s41586-025-09761-x).
+"""Disco103, a discovered update rule (Oh et al. 2025, doi:10.1038/s41586-025-09761-x).
 
 The rule's weights are a file that its authors published, see docs/update-rules.md.
 """

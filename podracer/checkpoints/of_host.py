@@ -1,4 +1,4 @@
-"""How Orbax works for one of several hosts alone: it waits for no other, nor is waited for.
+"""Orbax on one of several hosts, alone: it does not wait for the others, nor they for it.
 
 So a host writes the runs on its own cores, and every host reads.
 """

@@ -1,4 +1,4 @@
-"""A study of Optuna's: its trials are asked for, trained, reported and told."""
+"""An Optuna study: asks for trials, trains them, and tells it their results."""
 
 import contextlib
 import dataclasses
@@ -226,7 +226,8 @@ def _begin(study: Any, config: Any, fields: Sequence[str], space: dict) -> None:
 
 
 def _retry_unfinished(study: Any) -> None:
-    """What a process left running has failed, and is tried again: so Optuna does it, too."""
+    """Marks trials that a killed process left running as failed, and tries them again,
+    as Optuna does."""
     trials = study.get_trials()
     retried = {x.user_attrs.get(RETRY_OF) for x in trials}
     for x in trials:
@@ -294,7 +295,7 @@ class _Reports:
         self.pruned = False
 
     def add(self, results: Sequence[Result]) -> bool:
-        """Takes a result of each trial; says whether all of them may end."""
+        """Adds a result of each trial; returns whether all of them may end."""
         if self.pruned:
             return True
         for i, result in enumerate(results):

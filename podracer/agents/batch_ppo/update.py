@@ -1,4 +1,4 @@
-"""BatchPPO's update: from finished episodes to other parameters."""
+"""BatchPPO's update: learns new parameters from finished episodes."""
 
 from functools import partial
 from typing import NamedTuple

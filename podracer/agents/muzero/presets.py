@@ -1,4 +1,4 @@
-"""MuZero's presets: our own for small problems, and the published ones in small."""
+"""MuZero's presets: our own for small problems, and the published ones scaled down."""
 
 from podracer.agents.algorithm import Preset
 from podracer.agents.muzero.config import Config
@@ -24,8 +24,8 @@ PRESETS = {
     "minatar": _SMALL_MUZERO._replace(
         network=world_model.Config(torso="mlp", hidden_size=128)
     ),
-    # Schrittwieser et al. 2020, appendix G (Atari), in small: its search and returns, a
-    # network and batch of a few cores, and Adam
+    # Schrittwieser et al. 2020, appendix G (Atari), scaled down: its search and
+    # returns, a network and batch of a few cores, and Adam
     "atari": Preset(
         Config(num_simulations=50, dirichlet_alpha=0.25),
         unroll_length=60,

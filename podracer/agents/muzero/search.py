@@ -129,7 +129,8 @@ def plan_muzero(config, key, root, settings, temperature, exploring) -> Result:
         # Relative to the best, or a temperature of 0 would make all of them infinite.
         scores -= scores.max(-1, keepdims=True)
         scores /= jnp.maximum(temperature, TINY)
-        # A high temperature would bring what was never visited, also by a mask, near the rest.
+        # A high temperature would make unvisited actions, masked ones too, nearly as
+        # likely as others.
         scores = jnp.where(summary.visit_probs > 0.0, scores, -jnp.inf)
         action = jax.random.categorical(action_key, scores)
     return Result(action.astype(jnp.int32), summary.visit_probs, summary.value)
