@@ -1,7 +1,7 @@
 """Foreign calls (`jax.ffi`) in a program that JAX starts as quickly as any other.
 
-JAX marks a program that calls foreign code with an effect, and starts a marked program from
-Python, which takes 1.5 ms and the interpreter.
+JAX marks a program that calls foreign code with an effect, and starts a marked program
+from Python, which takes 1.5 ms and the interpreter's lock.
 """
 
 from collections.abc import Callable

@@ -30,7 +30,7 @@ def dot_general(
 def concatenate(arrays: Sequence[jax.Array], axis: int) -> jax.Array:
     """`jnp.concatenate`, whose result a CPU stores for all layers and gradients that read it.
 
-    XLA:CPU computes what depends on one array anew for each use, even within the slow loop
+    XLA:CPU recomputes what depends on one array for each use, even within the slow loop
     that transposes x for a kernel's gradient. A selection depends on two arrays, and is
     stored if no reshape follows; so are the results of costly functions such as tanh.
     """

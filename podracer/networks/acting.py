@@ -1,4 +1,4 @@
-"""How agents act that sample from their network's policy and report it as behaviour."""
+"""Acting by sampling from a network's policy, which is recorded as behaviour."""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -4,8 +4,9 @@ The rule is a network that never sees observations or which action was taken, so
 any environment with discrete actions. It reads a trajectory backward in time and gives a
 target for the policy and one for a prediction vector y, whose meaning was learned.
 
-A truncated episode looks to it as a trajectory that ends there: memory is reset, but d_t is
-0 and the prediction of the last observation is seen, so that a rule may bootstrap from it.
+To the rule, a truncated episode looks like a trajectory that ends there: memory is
+reset, but d_t is 0 and the prediction of the last observation is seen, so that a rule
+may bootstrap from it.
 """
 
 import dataclasses

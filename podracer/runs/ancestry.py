@@ -21,10 +21,10 @@ Curve = Callable[[Sequence[Stay]], np.ndarray]  # of a learner where it was: [N,
 def population(history: History, title: str) -> plot.Picture:
     """Draws returns and hyperparameters of all members over environment steps.
 
-    A member's line ends where the member takes over a learner; its next one branches off the
-    line of whose that was. Bold is the lineage of the best member's learner, with the numbers
-    of the members that it was in; there is none where no member has a score. Raises UserError
-    where a part of it is missing.
+    A member's line ends where the member copies a learner; its next line branches off
+    its parent's. Bold is the lineage of the best member's learner, labelled with the
+    numbers of the members that it was in; there is none where no member has a score.
+    Raises UserError where a part of it is missing.
     """
     heights = INCHES[0], *[INCHES[1]] * len(history.ranges)
     picture = plot.Picture(figsize=(7, sum(heights)), dpi=150, layout="constrained")
@@ -73,7 +73,7 @@ def _values(history: History, name: str, stays: Sequence[Stay]) -> np.ndarray:
 
 
 def _draw(axes: Axes, history: History, way: Sequence[Stay], curve: Curve) -> None:
-    """Draws the curves of all learners, and bold that of one that went this way."""
+    """Draws the curves of all learners, that of `way` in bold."""
     plot.dress(axes)
     share = 8 / max(8, len(history.rows))  # many would be a grey plane
     look = {"color": GREY, "linewidth": 0.4 + 0.5 * share}

@@ -1,4 +1,4 @@
-"""Runs beside one another: groups over seeds, their results, and how they differ."""
+"""Compares runs: groups over seeds, their results, and how they differ."""
 
 import datetime
 import itertools
@@ -291,8 +291,9 @@ def _compared(run: listing.Run, say: Callable[[str], None]) -> Compared:
 
 
 def evaluation_of(folder: Path, env: str, updates: int | None = None) -> Mean | None:
-    """What `evaluate` has last found in whole episodes of `env`, that of training, with the
-    checkpoint of this many updates or with any; None where there is nothing to be read."""
+    """The newest result of `evaluate` in whole episodes of `env`, the environment of
+    training, for the checkpoint of this many updates or for any; None where there is
+    none."""
     for name in EVALUATIONS:
         try:
             text = files.read(folder / name, run_folder.MOST_TEXT).decode()

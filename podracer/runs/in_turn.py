@@ -35,8 +35,8 @@ def train(
 ) -> Path:
     """Trains one after another; returns the folder that holds a folder of each.
 
-    A run whose metrics are not finite ends alone. Once asked to stop, the run that is under
-    way writes its checkpoint, and no other begins. A resumed folder continues with what is
+    A run whose metrics are not finite ends alone. Once asked to stop, the current run
+    writes its checkpoint, and no other begins. A resumed folder continues with what is
     not finished; what had failed stays as it is.
 
     Args:

@@ -1,4 +1,4 @@
-"""Lineages: whose learner each member of a population went on with, from its rows."""
+"""Lineages: whose learner each member of a population copied, read from its rows."""
 
 import itertools
 import math
@@ -49,7 +49,7 @@ class Stay(NamedTuple):
 
 
 class Life(NamedTuple):
-    """A learner in a member, until the member takes over another."""
+    """A learner in a member, until the member copies another."""
 
     parent: int | None  # the member that it was taken from
     stays: list[Stay]
@@ -212,7 +212,7 @@ def score(rows: Rows) -> float:
 def of_member(history: History, member: int) -> list[Link]:
     """The life of the learner that a member has at the end, from its first interval on.
 
-    Raises UserError where the rows of one that it was taken from are missing.
+    Raises UserError where the rows of a member that it was copied from are missing.
     """
     return [
         Link(
@@ -225,7 +225,8 @@ def of_member(history: History, member: int) -> list[Link]:
 
 
 def way(history: History, member: int) -> list[Stay]:
-    """Where the learner was that a member has at the end. Raises UserError, see above."""
+    """The members that held the learner which a member has at the end. Raises
+    UserError, see above."""
     stays = []
     for interval in sorted(history.starts, reverse=True):
         rows = history.rows[member].get(interval)
@@ -278,13 +279,13 @@ def lives(history: History) -> Iterator[Life]:
 
 
 def takeovers(history: History) -> int:
-    """How many times a member took over another's learner."""
+    """The number of times that a member copied another's learner."""
     every = (x for rows in history.rows for x in rows.values())
     return sum(int(rows[-1][PARENT]) >= 0 for rows in every)
 
 
 def described(history: History) -> list[str]:
-    """Lines: the best member, how often learners were taken over, and the schedule's end.
+    """Lines: the best member, how often learners were copied, and the schedule's end.
 
     Raises UserError where its lineage is not whole.
     """

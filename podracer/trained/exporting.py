@@ -1,4 +1,4 @@
-"""A policy as a file, for where podracer is not: StableHLO, ONNX, safetensors."""
+"""A policy as a file, for use without podracer: StableHLO, ONNX, safetensors."""
 
 import functools
 import hashlib

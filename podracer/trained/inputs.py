@@ -1,4 +1,4 @@
-"""What an agent's actions depend on, found in its program."""
+"""The inputs that an agent's actions depend on, read off its program."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

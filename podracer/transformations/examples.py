@@ -1,4 +1,4 @@
-"""An example of what environments give and actors answer: shapes, before there is a run."""
+"""Example timesteps and actor outputs, whose shapes are known before a run."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Agents that learn otherwise: both ways of learning, `learner_step` and `weighted_step`."""
+"""Wraps both ways of learning, `learner_step` and `weighted_step`."""
 
 from collections.abc import Callable
 

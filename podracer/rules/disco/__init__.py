@@ -1,4 +1,4 @@
-"""Disco103, a published update rule: rule.py makes it of the other files' pure functions."""
+"""Disco103, a published update rule: rule.py composes the pure functions beside it."""
 
 from podracer.rules.disco.rule import Config, State, make_rule
 from podracer.rules.disco.weights import Weights, load
