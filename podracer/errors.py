@@ -32,9 +32,9 @@ def check_at_least_one(**numbers: int | None) -> None:
 def check_range(name: str, number: float, low: float, high: float = math.inf) -> None:
     """Raises UserError unless low <= number <= high (NaN never is)."""
     if not low <= number <= high:
-        limits = (
-            f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
-        )
+        limits = f"from {low:g} to {high:g}"
+        if -math.inf < low and high == math.inf:
+            limits = f"at least {low:g}"
         raise UserError(f"{name} is {number}; it must be {limits}")
 
 

@@ -402,7 +402,7 @@ def test_the_default_is_for_a_laptop_and_the_papers_scale_a_preset():
         (["--lifetimes", "0"], "lifetimes is 0; it must be at least 1"),
         (["--updates", "0"], "updates is 0"),
         (["--life.learning-rates"], "learning_rates is empty"),
-        (["--life.alpha-y", "-1"], "alpha_y[0] is -1.0; it must be from 0"),
+        (["--life.alpha-y", "-1"], "alpha_y[0] is -1.0; it must be at least 0"),
         (
             ["--objective.trace-decay", "2"],
             "trace_decay is 2.0; it must be from 0 to 1",

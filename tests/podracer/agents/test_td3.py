@@ -157,5 +157,5 @@ def test_what_it_cannot_use_is_one_line():
         td3.make_agent(CONFIG, networks.actor_critic(*SPECS))
     with pytest.raises(UserError, match="policy_delay is 0"):
         td3.Config(policy_delay=0)
-    with pytest.raises(UserError, match=r"max_exploration_noise is 0.1.*from 0.2"):
+    with pytest.raises(UserError, match=r"max_exploration_noise is 0.1.*at least 0.2"):
         td3.Config(exploration_noise=0.2, max_exploration_noise=0.1)
