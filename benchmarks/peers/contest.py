@@ -20,18 +20,23 @@ CPU = "cpu"
 ANAKIN = ("cartpole", "minatar-breakout")
 SEBULBA = ("CartPole-v1", "Pong-v5")  # EnvPool's
 DEEP = "Pong-v5-resnet"
+RECURRENT = "CartPole-v1-lstm"
 
-PPO = 4, 4, [64, 64], ""
-KINDS = {  # environment, epochs, minibatches, units, torso, steps (to whole updates)
+PPO = 4, 4, [64, 64], "", 0
+KINDS = {  # environment, epochs, minibatches, units, torso, memory, steps (to whole updates)
     "cartpole": ("cartpole", *PPO, 2**20),
     "minatar-breakout": ("minatar-breakout", *PPO, 2**20),
     "CartPole-v1": ("CartPole-v1", *PPO, 2**18),
-    "Pong-v5": ("Pong-v5", 1, 1, [], "shallow", 64 * 20 * 16),
-    DEEP: ("Pong-v5", 1, 1, [], "resnet", 64 * 20 * 4),
+    "Pong-v5": ("Pong-v5", 1, 1, [], "shallow", 0, 64 * 20 * 16),
+    DEEP: ("Pong-v5", 1, 1, [], "resnet", 0, 64 * 20 * 4),
+    RECURRENT: ("CartPole-v1", 4, 4, [], "", 64, 2**16),
 }
-REPLAYED = {  # SAC: environment, updates per step, transitions of each, units, steps
-    "pendulum-each-step": ("pendulum", 1.0, 256, [256, 256], 2**10),
-    "pendulum-parallel": ("pendulum", 1 / 512, 4096, [256, 256], 2**14),
+# Algorithm, environment, updates per step, transitions of each, units, steps.
+REPLAYED = {
+    "pendulum-each-step": ("SAC", "pendulum", 1.0, 256, [256, 256], 2**10),
+    "pendulum-parallel": ("SAC", "pendulum", 1 / 512, 4096, [256, 256], 2**14),
+    "cartpole-each-step": ("DQN", "cartpole", 1.0, 64, [256, 256], 2**12),
+    "cartpole-parallel": ("DQN", "cartpole", 1 / 512, 4096, [256, 256], 2**16),
 }
 
 
@@ -61,11 +66,11 @@ def _peer(
 
 ALL = parallel.processors()
 DEVICES = (*sorted({1, ALL}),)
-SAC = tuple(REPLAYED)
+SAC = tuple(kind for kind, (algorithm, *_) in REPLAYED.items() if algorithm == "SAC")
 OURS = "podracer"
 SHUFFLED = f"{OURS}, shuffling transitions"
 ENTRANTS = (
-    Entrant(OURS, "ours.py", None, (*ANAKIN, *SEBULBA, DEEP), (ALL,)),
+    Entrant(OURS, "ours.py", None, (*ANAKIN, *SEBULBA, DEEP, RECURRENT), (ALL,)),
     Entrant(
         *(SHUFFLED, "ours.py", None, (*ANAKIN, "CartPole-v1"), (ALL,)),
         {"shuffle": "transitions"},
@@ -79,14 +84,18 @@ ENTRANTS = (
         library="stable_baselines3",
     ),
     _peer("sbx-rl", "sb3_ppo.py", ("CartPole-v1",), [ALL], "sb3", library="sbx"),
-    Entrant(OURS, "ours_sac.py", None, SAC, DEVICES),
-    _peer("rejax", "rejax_sac.py", SAC, [1]),
+    _peer(
+        *("sb3-contrib", "sb3_ppo.py", (RECURRENT,), [ALL], "sb3"),
+        library="sb3_contrib",
+    ),
+    Entrant(OURS, "ours_replayed.py", None, (*REPLAYED,), DEVICES),
+    _peer("rejax", "rejax_replayed.py", (*REPLAYED,), [1]),
     _peer("brax", "brax_sac.py", SAC, [*DEVICES]),
     _peer(
-        *("stable-baselines3", "sb3_sac.py", SAC, [ALL], "sb3"),
+        *("stable-baselines3", "sb3_replayed.py", (*REPLAYED,), [ALL], "sb3"),
         library="stable_baselines3",
     ),
-    _peer("sbx-rl", "sb3_sac.py", SAC, [ALL], "sb3", library="sbx"),
+    _peer("sbx-rl", "sb3_replayed.py", (*REPLAYED,), [ALL], "sb3", library="sbx"),
 )
 
 
@@ -106,7 +115,7 @@ def parse(text: str, scale: float = 1.0) -> Work | Replayed:
     try:
         kind, sizes = text.split(":")
         batch_size, unroll_length = map(int, sizes.split("x"))
-        environment, *rest, usual = (KINDS | REPLAYED)[kind]
+        *rest, usual = (KINDS | REPLAYED)[kind]
     except (ValueError, KeyError):
         raise UserError(
             f"work is {text!r}; it takes KIND:BxT, B environments and unrolls of T steps, "
@@ -115,8 +124,9 @@ def parse(text: str, scale: float = 1.0) -> Work | Replayed:
     update = batch_size * unroll_length
     steps = max(1, math.ceil(scale * usual / update)) * update
     if kind in KINDS:
+        environment, *rest = rest
         return Work(kind, environment, batch_size, unroll_length, *rest, steps)
-    rate, *rest = rest
+    algorithm, environment, rate, *rest = rest
     updates = round(rate * update)
     if not updates or updates != rate * update or updates % unroll_length:
         raise UserError(
@@ -124,7 +134,7 @@ def parse(text: str, scale: float = 1.0) -> Work | Replayed:
             "number after each of T steps: choose another B"
         )
     sizes = batch_size, unroll_length, updates
-    return Replayed(kind, environment, *sizes, *rest, steps)
+    return Replayed(kind, algorithm, environment, *sizes, *rest, steps)
 
 
 def turns(

@@ -32,7 +32,8 @@ PINS = {
         "six==1.17.0",  # which gymnax imports and does not ask for
     ),
     "sb3": (
-        *("stable-baselines3==2.9.2", "torch==2.13.0", "sbx-rl==0.28.0", *JAX),
+        *("stable-baselines3==2.9.2", "sb3-contrib==2.9.2", "torch==2.13.0"),
+        *("sbx-rl==0.28.0", *JAX),
         *("gymnasium==1.4.0", "envpool==1.2.5", "envpool-assets==0.3.0"),
     ),
     "sample-factory": (

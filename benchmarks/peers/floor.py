@@ -30,20 +30,23 @@ class Task(NamedTuple):
     units: int  # n of the measured products that stand for its layers
     layers: Layers  # of each network
     epochs: int  # passes over each trajectory
-    tanh: bool  # its activation function; ReLUs cost nothing
+    tanh: int = 0  # values of it in a forward pass; ReLUs cost nothing
+    predictions: int = (
+        1  # forward passes of an epoch; DQN's target network has a second
+    )
 
     @property
     def flops(self) -> dict[str, float]:
         """Of an environment step, by product.
 
-        Each step takes one forward pass for acting, and a forward and a backward pass per
-        epoch; the input of the first layer needs no gradient.
+        Each step takes one forward pass for acting, and forward passes and a backward pass
+        per epoch; the input of the first layer needs no gradient.
         """
         epochs, layers = self.epochs, self.layers
         return {
-            "forward": (1 + epochs) * sum(_flops(net) for net in layers),
+            "forward": (1 + self.predictions * epochs) * sum(map(_flops, layers)),
             "input_gradient": epochs * sum(_flops(net[1:]) for net in layers),
-            "weight_gradient": epochs * sum(_flops(net) for net in layers),
+            "weight_gradient": epochs * sum(map(_flops, layers)),
         }
 
 
@@ -53,7 +56,7 @@ class Replayed(NamedTuple):
     units: int
     layers: Layers  # of the policy and of a critic
     epochs: int  # times that a transition is learned from
-    tanh: bool = False
+    tanh: int = 0
 
     @property
     def flops(self) -> dict[str, float]:
@@ -78,7 +81,23 @@ def mlps(inputs: int, actions: int) -> Task:
     actor, critic = (
         ((inputs, 64, 1), (64, 64, 1), (64, outputs, 1)) for outputs in (actions, 1)
     )
-    return Task(64, (actor, critic), 4, tanh=True)
+    return Task(64, (actor, critic), 4, tanh=2 * (64 + 64))
+
+
+def lstms(inputs: int, actions: int) -> Task:
+    """An actor and a critic with an LSTM of 64 each, four epochs."""
+    actor, critic = (
+        ((inputs, 4 * 64, 1), (64, 4 * 64, 1), (64, outputs, 1))
+        for outputs in (actions, 1)
+    )
+    # Three sigmoids, which cost as much, and two tanh of each unit.
+    return Task(64, (actor, critic), 4, tanh=2 * 5 * 64)
+
+
+def dqn(epochs: int) -> Task:
+    """Action values of CartPole by 2 x 256."""
+    layers = (4, 256, 1), (256, 256, 1), (256, 2, 1)
+    return Task(256, (layers,), epochs, predictions=2)
 
 
 def pendulum(epochs: int) -> Replayed:
@@ -90,7 +109,12 @@ def pendulum(epochs: int) -> Replayed:
     return Replayed(256, (policy, critic), epochs)
 
 
-DQN = (8 * 8 * 4, 32, 400), (4 * 4 * 32, 64, 81), (3 * 3 * 64, 64, 49), (3_136, 512, 1)
+NATURE = (
+    (8 * 8 * 4, 32, 400),
+    (4 * 4 * 32, 64, 81),
+    (3 * 3 * 64, 64, 49),
+    (3_136, 512, 1),
+)
 
 
 def resnet() -> Iterator[tuple[int, int, int]]:
@@ -107,10 +131,13 @@ TASKS = {
     "cartpole": mlps(4, 2),
     "CartPole-v1": mlps(4, 2),
     "minatar-breakout": mlps(10 * 10 * 4, 6),
-    "Pong-v5": Task(512, ((*DQN, (512, 6 + 1, 1)),), 1, tanh=False),
-    "Pong-v5-resnet": Task(512, ((*resnet(), (256, 6 + 1, 1)),), 1, tanh=False),
+    "CartPole-v1-lstm": lstms(4, 2),
+    "Pong-v5": Task(512, ((*NATURE, (512, 6 + 1, 1)),), 1),
+    "Pong-v5-resnet": Task(512, ((*resnet(), (256, 6 + 1, 1)),), 1),
     "pendulum-each-step": pendulum(256),
     "pendulum-parallel": pendulum(4_096 // 512),
+    "cartpole-each-step": dqn(64),
+    "cartpole-parallel": dqn(4_096 // 512),
 }
 
 
@@ -195,10 +222,7 @@ def limit(rates: dict[str, float], task: Task | Replayed) -> float:
     faster = max(rates["weight_gradient"], rates["weight_gradient_transposed"])
     rates = rates | {"weight_gradient": faster}
     seconds = sum(count / rates[name] for name, count in task.flops.items())
-    if task.tanh:
-        units = sum(outputs for net in task.layers for _, outputs, _ in net[:-1])
-        seconds += (1 + task.epochs) * units / rates["tanh"]
-    return 1 / seconds
+    return 1 / (seconds + (1 + task.epochs) * task.tanh / rates["tanh"])
 
 
 def _flops(layers: tuple[tuple[int, int, int], ...]) -> int:

@@ -23,9 +23,14 @@ REPORTS = 4  # of Anakin, in a measurement
 def measure(work: Work, cores: int, shuffle: str = "unrolls") -> Speed:
     parallel.use_cpu_cores(cores)
     network = (
-        networks.Config("mlp", tuple(work.hidden_sizes), "tanh", separate_value=True)
-        if work.hidden_sizes
-        else networks.Config(work.torso)
+        networks.Config(work.torso)
+        if work.torso
+        else networks.Config(
+            *("mlp", tuple(work.hidden_sizes), "tanh"),
+            separate_value=True,
+            memory="lstm" if work.memory else "none",
+            memory_size=work.memory or 1,
+        )
     )
     config = ppo.Config(
         epochs=work.epochs, minibatches=work.minibatches, shuffle=shuffle

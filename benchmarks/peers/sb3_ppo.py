@@ -1,9 +1,9 @@
-"""The PPO of stable-baselines3 or sbx on EnvPool: steps/s, as one line of JSON.
+"""The PPO of stable-baselines3, sb3-contrib or sbx on EnvPool: steps/s, as one line of JSON.
 
     python sb3_ppo.py WORK
 
-WORK is a `work.Work` as JSON, with `library`: stable_baselines3 or sbx, its version in
-JAX. Runs in an environment of its own. EnvPool resets finished environments by itself.
+WORK is a `work.Work` as JSON, with `library`: stable_baselines3, sb3_contrib, whose PPO
+has LSTMs, or sbx, a version in JAX. Runs in an environment of its own. EnvPool resets finished environments by itself.
 """
 
 import importlib
@@ -15,12 +15,15 @@ from work import Speed, Work, answer, seconds
 
 
 def measure(work: Work, library: str) -> Speed:
-    policy, options = "CnnPolicy", {}  # DQN's network
-    if work.hidden_sizes:
+    algorithm, policy, options = "PPO", "CnnPolicy", {}  # DQN's network
+    if not work.torso:
         torch.set_num_threads(1)  # more are slower with networks this small
         policy, options = "MlpPolicy", {"net_arch": work.hidden_sizes}
+    if work.memory:
+        algorithm, policy = "RecurrentPPO", "MlpLstmPolicy"
+        options["lstm_hidden_size"] = work.memory
     batch = work.batch_size * work.unroll_length
-    model = importlib.import_module(library).PPO(
+    model = getattr(importlib.import_module(library), algorithm)(
         policy,
         Pool(work.environment, work.batch_size, 0, resets=False),
         n_steps=work.unroll_length,

@@ -21,8 +21,11 @@ class Work(NamedTuple):
     unroll_length: int  # steps between two updates
     epochs: int
     minibatches: int
-    hidden_sizes: list[int]  # of separate actor and critic, tanh; []: `torso`
-    torso: str  # "shallow", DQN's, or "resnet", IMPALA's, if there are no hidden sizes
+    hidden_sizes: list[
+        int
+    ]  # of separate actor and critic, tanh, if there is no `torso`
+    torso: str  # "shallow", DQN's, or "resnet", IMPALA's
+    memory: int  # units of their LSTMs; 0: none
     steps: int  # environment steps that are timed, whole updates
 
     @property
@@ -31,15 +34,16 @@ class Work(NamedTuple):
 
 
 class Replayed(NamedTuple):
-    """The same for SAC, which learns from replay."""
+    """The same for algorithms that learn from replay."""
 
     kind: str
+    algorithm: str  # SAC or DQN
     environment: str
     batch_size: int  # number of environments
     unroll_length: int  # steps in each between two rounds of updates
     updates: int  # in such a round
     transitions: int  # that an update learns from
-    hidden_sizes: list[int]  # of the policy and of each of two critics, ReLU
+    hidden_sizes: list[int]  # of each network, ReLU
     steps: int  # environment steps that are timed, whole rounds
 
     @property

@@ -108,7 +108,7 @@ def test_steps_are_whole_updates():
     assert contest.parse("Pong-v5:64x128").steps == 3 * 64 * 128  # of 2.5
 
 
-def test_sac_has_as_many_updates_however_often_a_library_updates():
+def test_replay_has_as_many_updates_however_often_a_library_updates():
     work = contest.parse("pendulum-each-step:8x4")
     assert (work.updates, work.updates_per_step, work.transitions) == (32, 1.0, 256)
     assert work.updates_after_step * work.unroll_length == work.updates
@@ -183,17 +183,20 @@ def test_the_picture_has_a_bar_for_each_entrant():
 def test_the_limit_counts_every_product_of_an_update():
     names = "forward", "input_gradient", "weight_gradient"
     rates = dict.fromkeys([*names, "weight_gradient_transposed", "tanh"], 1.0)
-    task = floor.Task(64, (((3, 5, 1), (5, 2, 1)),), 4, tanh=True)
+    task = floor.Task(64, (((3, 5, 1), (5, 2, 1)),), 4, tanh=5)
     # Five passes forward, four backward; products of 2 x inputs x outputs, five units.
     flops = 5 * 50 + 4 * 20 + 4 * 50
     assert floor.limit(rates, task) == pytest.approx(1 / (flops + 5 * 5))
-    image = task._replace(layers=(((3, 5, 1), (5, 2, 7)),), tanh=False)
+    image = task._replace(layers=(((3, 5, 1), (5, 2, 7)),), tanh=0)
     assert floor.limit(rates, image) == pytest.approx(1 / (flops + 13 * 6 * 20))
+    # DQN's target network: a pass more of each epoch.
+    dqn = task._replace(tanh=0, predictions=2)
+    assert floor.limit(rates, dqn) == pytest.approx(1 / (flops + 4 * 50))
 
 
 def test_sacs_floor_counts_every_product_of_an_update():
     names = "forward", "input_gradient", "weight_gradient"
-    rates = dict.fromkeys([*names, "weight_gradient_transposed"], 1.0)
+    rates = dict.fromkeys([*names, "weight_gradient_transposed", "tanh"], 1.0)
     layers = ((3, 5, 1), (5, 2, 1)), ((4, 5, 1), (5, 1, 1))  # 50 and 50 flops
     task = floor.Replayed(256, layers, 3)
     # To act one pass of the policy, to learn two of it and three of both critics; backward
@@ -204,12 +207,13 @@ def test_sacs_floor_counts_every_product_of_an_update():
 
 def test_every_work_has_a_floor():
     assert floor.TASKS.keys() == KINDS.keys()
-    for name, (_, rate, transitions, (units, _), _) in contest.REPLAYED.items():
+    for name, (_, _, rate, transitions, (units, _), _) in contest.REPLAYED.items():
         task = floor.TASKS[name]
         assert (task.epochs, task.units) == (rate * transitions, units)
-    for name, (_, epochs, _, units, _, _) in contest.KINDS.items():
+    for name, (_, epochs, _, units, _, memory, _) in contest.KINDS.items():
         task = floor.TASKS[name]
-        assert (task.epochs, task.tanh) == (epochs, bool(units))
+        # Of an actor and a critic; an LSTM's unit has five.
+        assert (task.epochs, task.tanh) == (epochs, 2 * (sum(units) + 5 * memory))
 
 
 @pytest.mark.parametrize(

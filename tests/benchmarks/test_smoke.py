@@ -45,10 +45,10 @@ SMALL = {
     "--floor-seconds 0.001 --floor-rows 128",
     "peers.floor": "0.001 128",
     "peers.ours": """{"kind":"CartPole-v1","environment":"CartPole-v1","batch_size":8,
-    "unroll_length":4,"epochs":2,"minibatches":2,"hidden_sizes":[8],"torso":"","steps":64,
+    "unroll_length":4,"epochs":2,"minibatches":2,"hidden_sizes":[8],"torso":"","memory":4,"steps":64,
     "cores":2}""".replace("\n    ", ""),
-    "peers.ours_sac": """{"kind":"pendulum-each-step","environment":"pendulum","batch_size":2,
-    "unroll_length":2,"updates":4,"transitions":8,"hidden_sizes":[8],"steps":8,
+    "peers.ours_replayed": """{"kind":"cartpole-each-step","algorithm":"DQN",
+    "environment":"cartpole","batch_size":2,"unroll_length":2,"updates":4,"transitions":8,"hidden_sizes":[8],"steps":8,
     "cores":2}""".replace("\n    ", ""),
     "peers.sb3_mujoco": "--run run",
 }
@@ -75,13 +75,13 @@ EXPECTED = {
     "peers.__main__": "cartpole:8x16",
     "peers.floor": "weight_gradient",
     "peers.ours": "steps_per_second",
-    "peers.ours_sac": "steps_per_second",
+    "peers.ours_replayed": "steps_per_second",
     "peers.sb3_mujoco": "sb3: not installed",
 }
 RUN_BY_OTHERS = {  # most with a peer's interpreter
     *("peers.environments", "peers.contest", "peers.report"),  # by peers.__main__
     *("peers.rejax_ppo", "peers.brax_ppo", "peers.jaxnasium_ppo", "peers.sb3_ppo"),
-    *("peers.rejax_sac", "peers.brax_sac", "peers.sb3_sac"),
+    *("peers.rejax_replayed", "peers.brax_sac", "peers.sb3_replayed"),
     *("peers.envpool_sb3", "peers.sample_factory_appo"),
     *("peers.rejax_learning", "peers.rejax_to_score", "peers.sb3_to_score"),
     "peers.work",

@@ -1,6 +1,6 @@
-"""podracer's SAC: steps/s, as one line of JSON.
+"""podracer's SAC or DQN: steps/s, as one line of JSON.
 
-    python -m benchmarks.peers.ours_sac WORK
+    python -m benchmarks.peers.ours_replayed WORK
 
 WORK is a `work.Replayed` as JSON, with `cores`. This is Anakin's `train` as its user sees
 it, with the metrics that it reports, after the first report.
@@ -10,9 +10,14 @@ import anakin
 import envs_jax
 from benchmarks.peers.work import CAPACITY, Replayed, Speed, answer, seconds
 from podracer import parallel
-from podracer.agents import algorithm, from_flags, sac
+from podracer.agents import algorithm, dqn, from_flags, sac
 from podracer.transformations import Interface
 from podracer.transformations.replay import Config as Replay
+
+AGENTS = {
+    "SAC": (sac, sac.Config(), sac.NetworkConfig),
+    "DQN": (dqn, dqn.Config(double=False), dqn.NetworkConfig),
+}
 
 
 def measure(work: Replayed, cores: int) -> Speed:
@@ -20,11 +25,12 @@ def measure(work: Replayed, cores: int) -> Speed:
     env = envs_jax.make(work.environment)
     batch_size, length = work.batch_size, work.unroll_length
     trajectories = work.transitions // length  # of an update
+    module, config, network = AGENTS[work.algorithm]
     agent = from_flags.make_agent(
         from_flags.Parts(
-            algorithm.of(sac),
-            sac.Config(),
-            sac.NetworkConfig(hidden_sizes=tuple(work.hidden_sizes)),
+            algorithm.of(module),
+            config,
+            network(hidden_sizes=tuple(work.hidden_sizes)),
             env.observation_spec(),
             env.action_spec(),
             Interface(),

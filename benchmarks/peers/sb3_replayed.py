@@ -1,6 +1,6 @@
-"""The SAC of stable-baselines3 or sbx on EnvPool: steps/s, as one line of JSON.
+"""The SAC or DQN of stable-baselines3 or sbx on EnvPool: steps/s, as one line of JSON.
 
-    python sb3_sac.py WORK
+    python sb3_replayed.py WORK
 
 WORK is a `work.Replayed` as JSON, with `library`: stable_baselines3 or sbx, its version in
 JAX. Runs in an environment of its own. EnvPool resets finished environments by itself.
@@ -13,7 +13,7 @@ import torch
 from envpool_sb3 import Pool
 from work import CAPACITY, Replayed, Speed, answer, seconds
 
-ENVIRONMENTS = {"pendulum": "Pendulum-v1"}
+ENVIRONMENTS = {"pendulum": "Pendulum-v1", "cartpole": "CartPole-v1"}
 
 
 def measure(work: Replayed, library: str) -> Speed:
@@ -22,7 +22,9 @@ def measure(work: Replayed, library: str) -> Speed:
         # steps/s on two processors at a load of 7.
         torch.set_num_threads(1)
     round_of_updates = work.batch_size * work.unroll_length
-    model = importlib.import_module(library).SAC(
+    # Exploration that decays would leave out forward passes at first.
+    options = {"exploration_initial_eps": 0.05} if work.algorithm == "DQN" else {}
+    model = getattr(importlib.import_module(library), work.algorithm)(
         "MlpPolicy",
         Pool(ENVIRONMENTS[work.environment], work.batch_size, 0, resets=False),
         buffer_size=CAPACITY,
@@ -33,6 +35,7 @@ def measure(work: Replayed, library: str) -> Speed:
         policy_kwargs={"net_arch": work.hidden_sizes},
         seed=0,
         device="cpu",
+        **options,
     )
     model.learn(2 * round_of_updates)  # compiles
     taken = seconds(model.learn, work.steps, reset_num_timesteps=False)
