@@ -66,7 +66,10 @@ def _peer(
 
 ALL = parallel.processors()
 DEVICES = (*sorted({1, ALL}),)
-SAC = tuple(kind for kind, (algorithm, *_) in REPLAYED.items() if algorithm == "SAC")
+SAC, DQN = (
+    tuple(kind for kind, (learns, *_) in REPLAYED.items() if learns == algorithm)
+    for algorithm in ("SAC", "DQN")
+)
 OURS = "podracer"
 SHUFFLED = f"{OURS}, shuffling transitions"
 ENTRANTS = (
@@ -91,6 +94,7 @@ ENTRANTS = (
     Entrant(OURS, "ours_replayed.py", None, (*REPLAYED,), DEVICES),
     _peer("rejax", "rejax_replayed.py", (*REPLAYED,), [1]),
     _peer("brax", "brax_sac.py", SAC, [*DEVICES]),
+    _peer("jaxnasium", "jaxnasium_dqn.py", DQN, [1]),
     _peer(
         *("stable-baselines3", "sb3_replayed.py", (*REPLAYED,), [ALL], "sb3"),
         library="stable_baselines3",

@@ -11,9 +11,15 @@ import jax
 import jaxnasium
 from jaxnasium.algorithms import PPO
 from jaxnasium.algorithms.architectures import MLP
-from work import Speed, Work, answer, seconds
+from work import Replayed, Speed, Work, answer, seconds
 
 ENVIRONMENTS = {"cartpole": "CartPole-v1", "minatar-breakout": "Breakout-MinAtar"}
+QUIET = {  # options of any algorithm: neither normalization nor metrics
+    "normalize_observations": False,
+    "normalize_rewards": False,
+    "log_function": None,
+    "reduce_metrics_fn": lambda metrics: (),
+}
 
 
 def measure(work: Work) -> Speed:
@@ -28,13 +34,15 @@ def measure(work: Work) -> Speed:
         num_minibatches=work.minibatches,
         total_timesteps=work.steps,
         warmup_steps=0,
-        normalize_observations=False,
-        normalize_rewards=False,
         actor_kwargs={"body": body},
         critic_kwargs={"body": body},
-        log_function=None,
-        reduce_metrics_fn=lambda metrics: (),
+        **QUIET,
     )
+    return speed(work, algorithm, env)
+
+
+def speed(work: Work | Replayed, algorithm, env: jaxnasium.Environment) -> Speed:
+    """Of a run that is compiled."""
     key = jax.random.PRNGKey(0)
 
     def train():

@@ -81,6 +81,7 @@ EXPECTED = {
 RUN_BY_OTHERS = {  # most with a peer's interpreter
     *("peers.environments", "peers.contest", "peers.report"),  # by peers.__main__
     *("peers.rejax_ppo", "peers.brax_ppo", "peers.jaxnasium_ppo", "peers.sb3_ppo"),
+    "peers.jaxnasium_dqn",
     *("peers.rejax_replayed", "peers.brax_sac", "peers.sb3_replayed"),
     *("peers.envpool_sb3", "peers.sample_factory_appo"),
     *("peers.rejax_learning", "peers.rejax_to_score", "peers.sb3_to_score"),
