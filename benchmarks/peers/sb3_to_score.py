@@ -2,8 +2,9 @@
 
     python sb3_to_score.py SETTINGS
 
-Runs in an environment of its own. SETTINGS is JSON: library, algorithm, env (of gymnasium),
-environments, score, total_steps, seed, and the algorithm's arguments. Prints a line of JSON:
+Runs in an environment of its own. SETTINGS is JSON: library, algorithm, env (of gymnasium,
+or of EnvPool if envpool is true), environments, score, total_steps, seed, and the algorithm's
+arguments. Prints a line of JSON:
 whether the last 100 episodes had this mean return, and after how many steps.
 """
 
@@ -12,8 +13,10 @@ import json
 import sys
 
 import torch
+from envpool_sb3 import Pool
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecMonitor
 
 EPISODES = 100  # of which both keep the returns
 
@@ -32,7 +35,11 @@ class StopAt(BaseCallback):
 
 def main(settings: dict) -> None:
     torch.set_num_threads(1)  # more are slower with networks this small
-    env = make_vec_env(settings["env"], settings["environments"], settings["seed"])
+    where = settings["env"], settings["environments"], settings["seed"]
+    if settings.get("envpool"):
+        env = VecMonitor(Pool(*where))
+    else:
+        env = make_vec_env(*where)
     stop = StopAt(settings["score"])
     algorithm = getattr(
         importlib.import_module(settings["library"]), settings["algorithm"]
