@@ -3,6 +3,7 @@
     python -m benchmarks.peers [--works cartpole:2048x32 Pong-v5:64x20 ...] [--rounds 3]
     python -m benchmarks.peers --short
     python -m benchmarks.peers --works pendulum-each-step:1x8 pendulum-parallel:1024x8
+    python -m benchmarks.peers --works cartpole-each-step:1x8 CartPole-v1-lstm:64x128
     python -m benchmarks.peers --platform cuda --works cartpole:2048x32 --scale 60
 
 Entrants take turns, each measurement in a process and each peer in a virtual environment
@@ -17,12 +18,17 @@ steps; no evaluation, no normalization of observations; the time to compile is l
 - Sebulba: EnvPool's CartPole with the same PPO, and EnvPool's Pong with DQN's network and
   one pass over each batch: our IMPALA, and PPO with one epoch of one minibatch in
   sample-factory and stable-baselines3. `Pong-v5-resnet` has IMPALA's deep network, which of
-  the peers only sample-factory has.
+  the peers only sample-factory has. `CartPole-v1-lstm` has no layers but an LSTM of 64 units
+  each for actor and critic: sb3-contrib's RecurrentPPO. Its minibatches have as many steps as
+  ours, but cut sequences where one ends, and pad them.
 - SAC on Pendulum: a policy and two critics of 2 x 256 ReLUs, replay of 131,072 transitions,
   and equal numbers of updates. `pendulum-each-step`: one of 256 transitions for each step,
   after T steps of B environments; `pendulum-parallel`: one of 4,096 for each 512 steps. rejax
   and brax update after every step. We keep and sample unrolls of T, the others single
   transitions. stable-baselines3 and sbx step EnvPool's Pendulum, the others one in JAX.
+- DQN on CartPole: the same with one network of 2 x 256 ReLUs, neither double nor dueling.
+  `cartpole-each-step` learns from 64 transitions for each step, `cartpole-parallel` from 4,096
+  for each 512 steps.
 
 What could not be made alike: podracer and sample-factory act while they learn, from two
 batches of environments, the others from one in turn. jaxnasium predicts the value of each
@@ -36,7 +42,8 @@ podracer is, with the JAX that is there.
 Left out: sbx in Pong, whose PPO has a convolutional network each for policy and value, twice
 the work; brax in Sebulba, which has no simulators on the host; Stoix, Mava and PureJaxRL,
 which are not on PyPI; cleanrl, whose last release there is of 2023, scripts for older
-libraries.
+libraries. Of recurrent PPOs in JAX there is one, ajax-rl's, which needs Python 3.12; rejax,
+brax and jaxnasium have none.
 
 The floor is what the matrix products and tanh of a work's agent alone would take, each as
 fast as plain JAX computes it in cache (convolutions as products of 512 x 512). It calibrates
@@ -66,7 +73,9 @@ LONG = (
     *("cartpole:2048x32", "cartpole:2048x128", "cartpole:64x128"),
     *("minatar-breakout:1024x64", "CartPole-v1:64x128", "Pong-v5:64x20"),
     "Pong-v5-resnet:64x20",
+    "CartPole-v1-lstm:64x128",
     *("pendulum-each-step:1x8", "pendulum-each-step:8x8", "pendulum-parallel:1024x8"),
+    *("cartpole-each-step:1x8", "cartpole-each-step:8x8", "cartpole-parallel:1024x8"),
 )
 
 

@@ -112,6 +112,14 @@ def test_replay_has_as_many_updates_however_often_a_library_updates():
     work = contest.parse("pendulum-each-step:8x4")
     assert (work.updates, work.updates_per_step, work.transitions) == (32, 1.0, 256)
     assert work.updates_after_step * work.unroll_length == work.updates
+    assert work.algorithm == "SAC"
+    assert contest.parse("cartpole-each-step:8x4") == work._replace(
+        kind="cartpole-each-step",
+        algorithm="DQN",
+        environment="cartpole",
+        transitions=64,
+        steps=2**12,
+    )
     work = contest.parse("pendulum-parallel:1024x8")
     assert (work.updates, work.updates_after_step, work.transitions) == (16, 2, 4096)
     assert work.steps % (1024 * 8) == 0

@@ -160,6 +160,20 @@ def test_the_readme_has_the_times_to_a_score_on_record():
         assert f"{who} {median:.1f}" in readme
 
 
+@pytest.mark.parametrize("task", time_to_score.TASKS.values(), ids=lambda x: x.title)
+def test_a_score_names_what_exists(task):
+    for command in task.ours.values():
+        flags = dict(itertools.pairwise(command.split()))
+        assert flags["--preset"] in AGENTS[flags.get("--agent", "impala")].PRESETS
+    assert {*map(time_to_score.package_of, task.peers)} <= time_to_score.VENVS.keys()
+
+
+def test_times_to_a_score_are_kept_after_each_seed(monkeypatch):
+    monkeypatch.setattr(time_to_score, "ours", lambda task, command, seed: seed)
+    records = time_to_score.measure("smoke", 2)
+    assert [[*record["runs"]["podracer"]] for record in records] == [[0], [0, 1]]
+
+
 def test_every_environment_has_an_experiment():
     envs = [task.env for task in experiments.TASKS if task.group == "built-in"]
     assert sorted(envs) == sorted(envs_jax.ENVIRONMENTS)
