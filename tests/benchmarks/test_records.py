@@ -99,7 +99,11 @@ def test_speeds_of_the_readme_are_on_record():
 
 
 @pytest.mark.parametrize(
-    "name", ["peers-cpu.json", "peers-cpu-zen4.json", "peers-cpu-zen3.json"]
+    "name",
+    [
+        *("peers-cpu.json", "peers-cpu-zen4.json", "peers-cpu-zen3.json"),
+        "peers-cpu-dqn.json",
+    ],
 )
 def test_the_page_of_peers_has_the_tables_of_its_records(name):
     record = json.loads((RESULTS / name).read_text())
