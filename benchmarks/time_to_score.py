@@ -44,9 +44,7 @@ class Task(NamedTuple):
     title: str
     score: float
     ours: dict[str, str]
-    peers: dict[
-        str, dict[str, Any]
-    ]  # by the package's name and, after a comma, the agent's
+    peers: dict[str, dict[str, Any]]  # by package, or "package, agent"
     total_steps: int  # limit of each run
     seconds: float = 900.0  # the same
 

@@ -4,8 +4,8 @@
 
 Runs in an environment of its own. SETTINGS is JSON: library, algorithm, env (of gymnasium,
 or of EnvPool if envpool is true), environments, score, total_steps, seed, and the algorithm's
-arguments. Prints a line of JSON:
-whether the last 100 episodes had this mean return, and after how many steps.
+arguments. Prints a line of JSON: whether the last 100 episodes had this mean return, and after
+how many steps.
 """
 
 import importlib
@@ -13,7 +13,6 @@ import json
 import sys
 
 import torch
-from envpool_sb3 import Pool
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecMonitor
@@ -37,6 +36,8 @@ def main(settings: dict) -> None:
     torch.set_num_threads(1)  # more are slower with networks this small
     where = settings["env"], settings["environments"], settings["seed"]
     if settings.get("envpool"):
+        from envpool_sb3 import Pool  # which takes seconds
+
         env = VecMonitor(Pool(*where))
     else:
         env = make_vec_env(*where)
