@@ -1,6 +1,5 @@
 """What client and server share: channel options, and pytrees as named tensors."""
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from podracer.runs import run_folder
 
 ACTION, OBSERVATION, REWARD, SEPARATOR = "action", "observation", "reward", "."
 VERSION = ("podracer-version", run_folder.versions()["podracer"])  # sent by our clients
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # or it logs connections that end
 TOO_LARGE = "larger than max"  # in gRPC's words on a message over the limit
 
 
