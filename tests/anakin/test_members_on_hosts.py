@@ -1,5 +1,6 @@
 """Runs of one program on several hosts: as on one, each recorded by the host that has it."""
 
+import fnmatch
 import json
 import os
 import signal
@@ -76,9 +77,9 @@ def test_a_population_is_that_of_one_host_though_a_host_is_killed(tmp_path):
     assert any(x["population/parent"] >= 0 for x in every)
     assert many_hosts.said(tmp_path, 0).splitlines()[-2:] == summary
     assert "best" not in many_hosts.said(tmp_path, 1)
-    assert {x.name for x in run.iterdir()} == {
-        *(*MEMBERS, "curve.png", run_folder.TOGETHER, run_folder.HOSTS)
-    }
+    names = {x.name for x in run.iterdir()}
+    names -= {*fnmatch.filter(names, ".writing-*")}  # what the killed host had begun
+    assert names == {*MEMBERS, "curve.png", run_folder.TOGETHER, run_folder.HOSTS}
 
 
 @pytest.mark.timeout(900)
