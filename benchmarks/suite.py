@@ -166,10 +166,12 @@ def page(rows: list[dict[str, Any]]) -> str:
 def main(config: Config) -> int:
     """Run the tests and report what they cost; returns pytest's exit code."""
     with tempfile.TemporaryDirectory() as folder:
+        environment = os.environ | {FOLDER: folder}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # as in the Makefile
         code = subprocess.call(
             [sys.executable, "-m", "pytest", *PYTEST, "--no-loadscope-reorder"]
             + [f"--numprocesses={config.workers}", *config.tests],
-            env=os.environ | {FOLDER: folder},
+            env=environment,
             cwd=ROOT,
         )
         lines = [line for file in Path(folder).iterdir() for line in file.open()]
