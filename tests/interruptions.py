@@ -48,7 +48,11 @@ def say_in(path):
 
 
 def run(program, arguments):
-    """Runs a command in this process."""
+    """Runs a command in this process, which receives all signals, as from a shell.
+
+    The server that forks it may have been started with workers, from which signals are kept.
+    """
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     sys.argv = [program, *arguments]
     import_module(f"{program}.__main__").main()
 
