@@ -31,9 +31,7 @@ class Task(NamedTuple):
     layers: Layers  # of each network
     epochs: int  # passes over each trajectory
     tanh: int = 0  # values of it in a forward pass; ReLUs cost nothing
-    predictions: int = (
-        1  # forward passes of an epoch; DQN's target network has a second
-    )
+    predictions: int = 1  # forward passes in an epoch: two with a target network
 
     @property
     def flops(self) -> dict[str, float]:

@@ -3,7 +3,8 @@
     python sb3_ppo.py WORK
 
 WORK is a `work.Work` as JSON, with `library`: stable_baselines3, sb3_contrib, whose PPO
-has LSTMs, or sbx, a version in JAX. Runs in an environment of its own. EnvPool resets finished environments by itself.
+has LSTMs, or sbx, a version in JAX. Runs in an environment of its own. EnvPool resets
+finished environments by itself.
 """
 
 import importlib

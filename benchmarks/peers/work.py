@@ -21,9 +21,7 @@ class Work(NamedTuple):
     unroll_length: int  # steps between two updates
     epochs: int
     minibatches: int
-    hidden_sizes: list[
-        int
-    ]  # of separate actor and critic, tanh, if there is no `torso`
+    hidden_sizes: list[int]  # without a torso: of separate actor and critic, tanh
     torso: str  # "shallow", DQN's, or "resnet", IMPALA's
     memory: int  # units of their LSTMs; 0: none
     steps: int  # environment steps that are timed, whole updates

@@ -1,4 +1,4 @@
-"""Loops over time: to launch a kernel costs an accelerator more than a small step."""
+"""Loops over time: an accelerator launches a kernel slower than it computes a small step."""
 
 from collections.abc import Callable
 from functools import partial
