@@ -215,9 +215,12 @@ def test_sacs_floor_counts_every_product_of_an_update():
 
 def test_every_work_has_a_floor():
     assert floor.TASKS.keys() == KINDS.keys()
-    for name, (_, _, rate, transitions, (units, _), _) in contest.REPLAYED.items():
+    replayed = contest.REPLAYED.items()
+    for name, (learns, _, rate, transitions, (units, _), _) in replayed:
         task = floor.TASKS[name]
         assert (task.epochs, task.units) == (rate * transitions, units)
+        if learns == "DQN":
+            assert task.predictions == 2  # by the network and by the target network
     for name, (_, epochs, _, units, _, memory, _) in contest.KINDS.items():
         task = floor.TASKS[name]
         # Of an actor and a critic; an LSTM's unit has five.
