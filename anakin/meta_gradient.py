@@ -125,9 +125,9 @@ def train(
     mesh = parallel.make_mesh(cores)
     population.check_shares(config.lifetimes, mesh.size, "lifetimes")
     programs = make_programs(meta, config, mesh)
-    state = begin(programs.start, jax.random.key(seed), number=config.lifetimes)
+    state, compile = begin(programs, jax.random.key(seed), number=config.lifetimes)
     reports = make_reports(steps(meta, config), total_steps, updates_per_report)
-    return run(programs.call, state, LAYOUT, reports, restore, stopped)
+    return run(compile, state, LAYOUT, reports, restore, stopped)
 
 
 def steps(meta: Meta, config: Config) -> int:

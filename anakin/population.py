@@ -16,7 +16,7 @@ from anakin import adaptation
 from anakin.adaptation import Adaptation, Rule, Standing, Updates
 from anakin.calls import make_call, with_tally
 from anakin.checks import check, check_played, in_one_line
-from anakin.reports import Reports, begin, compiling, iterate, make_reports
+from anakin.reports import Reports, begin, iterate, make_reports
 from anakin.training import LAYOUT, Programs, State, initial_state, make_step
 from envs_jax.environment import Environment
 from envs_jax.wrappers import batched
@@ -107,8 +107,7 @@ def train(
     keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
     try:
         with in_one_line():
-            population = begin(programs.start, keys, values, number=batch_size)
-        compile = compiling(programs.call, population)
+            population, compile = begin(programs, keys, values, number=batch_size)
     except jax.errors.ConcretizationTypeError as error:
         raise UserError(
             f"{', '.join(values)}: one of these decides what is compiled and cannot "

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -56,14 +57,28 @@ def make_reports(steps: int, total_steps: int, updates: int | None) -> Reports:
     return Reports(steps, total_updates, updates, early)
 
 
-def begin(start: Callable, *arguments: Any, number: int) -> Any:
-    """The first state of the program `start`, of that many environments or lifetimes.
+def begin(
+    programs: Any, *arguments: Any, number: int
+) -> tuple[Any, Callable[[], Callable]]:
+    """The first state of a run, and what compiles its updates, see `compiling`.
 
-    Raises UserError where it needs more memory than there is: XLA would hang.
+    XLA compiles the first program while Python traces the second.
+
+    Args:
+      programs: `training.Programs` or the like.
+      *arguments: of the first program, before the indices.
+      number: of environments or lifetimes.
+
+    Raises UserError where one of them needs more memory than there is: XLA would hang.
     """
     index = jax.ShapeDtypeStruct((number,), jnp.int32)
-    memory.check_program(start, *arguments, index)
-    return start(*arguments, jnp.arange(number, dtype=jnp.int32))
+    memory.check_program(programs.start, *arguments, index)
+    lowered = programs.start.lower(*arguments, index)
+    with ThreadPoolExecutor(1) as thread:
+        compiled = thread.submit(lowered.compile)
+        compile = compiling(programs.call, lowered.out_info)
+        start = compiled.result()
+    return start(*arguments, jnp.arange(number, dtype=jnp.int32)), compile
 
 
 def one_run(metrics: Any, failures: Any) -> list[dict[str, float]]:
@@ -74,18 +89,17 @@ def one_run(metrics: Any, failures: Any) -> list[dict[str, float]]:
 
 
 def run(
-    call: Callable,
+    compile: Callable[[], Callable],
     state: Any,
     layout: Any,
     reports: Reports,
     restore: Callable[[Any, Any], Any] | None,
     stopped: Callable[[], bool],
 ) -> Iterator[tuple[Any, dict[str, float] | None]]:
-    """The reports of one run of the program `call`; for the other arguments see `iterate`.
+    """The reports of one run; for the other arguments see `iterate`.
 
     `restore` is (initial state, its layout) -> the state to resume from.
     """
-    compile = compiling(call, state)
     if restore:
         state = restore(state, layout)
     done = int(parallel.on_host(state.updates))
@@ -94,7 +108,7 @@ def run(
 
 
 def compiling(call: Callable, state: Any) -> Callable[[], Callable]:
-    """Compiles the program `call` when it is called.
+    """Compiles the program `call` when it is called; of `state`, shapes are enough.
 
     Traced before a run has a folder, so that an agent can refuse its arguments. Both raise
     UserError where the program needs more memory than there is.

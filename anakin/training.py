@@ -102,9 +102,9 @@ def train(
     check_played(environment)
     programs = make_programs(agent, environment, mesh, unroll_length, reset_pool)
     with in_one_line():  # the agent may be for other actions
-        state = begin(programs.start, jax.random.key(seed), number=batch_size)
+        state, compile = begin(programs, jax.random.key(seed), number=batch_size)
     reports = make_reports(batch_size * unroll_length, total_steps, updates_per_report)
-    return run(programs.call, state, LAYOUT, reports, restore, stopped)
+    return run(compile, state, LAYOUT, reports, restore, stopped)
 
 
 class Programs(NamedTuple):

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jax.sharding import Mesh, PartitionSpec, SingleDeviceSharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from podracer import kernels
 from podracer.parallel.mesh import CORE
@@ -211,6 +211,8 @@ def _replicated(
 ) -> Callable:
     """`function`, compiled for each core of the mesh, whose only axis is called `axis`."""
 
+    mesh = Mesh(mesh.devices, (axis,))
+
     def specs(words: Any) -> Any:
         return jax.tree.map(
             lambda word: PartitionSpec(*(x and axis for x in SPECS[word])), words
@@ -220,13 +222,20 @@ def _replicated(
     # summed over the cores, and averaging them makes them N times too large.
     mapped = jax.shard_map(
         function,
-        mesh=Mesh(mesh.devices, (axis,)),
+        mesh=mesh,
         in_specs=specs(inputs),
         out_specs=specs(outputs),
         check_vma=False,
     )
-    options = kernels.compiler_options(SingleDeviceSharding(mesh.local_devices[0]))
-    return jax.jit(mapped, donate_argnums=donate, compiler_options=options)
+    return jax.jit(
+        mapped,
+        donate_argnums=donate,
+        # As it would be anyway; said, so that the next program can be traced before this ran.
+        out_shardings=jax.tree.map(lambda x: NamedSharding(mesh, x), specs(outputs)),
+        compiler_options=kernels.compiler_options(
+            SingleDeviceSharding(mesh.local_devices[0])
+        ),
+    )
 
 
 def _on_core(function: Callable, inputs: tuple, outputs: Any) -> Callable:

@@ -9,8 +9,9 @@ import pytest
 from dm_env import specs
 
 import anakin
-from anakin import population
-from envs_jax import ProtocolError, check_first_steps
+import envs_jax
+from anakin import checks, population
+from envs_jax import Catch, ProtocolError, TimeLimit, Wrapper, check_first_steps
 from podracer.errors import UserError
 from tests.agents import reinforce
 from tests.environments import Counter
@@ -155,3 +156,26 @@ def test_training_refuses_such_an_environment():
                 **options,
             )
         )
+
+
+class Doubling(Wrapper):
+    """A user's own, around one of ours."""
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_played"),
+    [
+        (envs_jax.make("catch"), False),
+        (envs_jax.make("pendulum"), False),  # with its time limit
+        (Doubling(Catch()), True),
+        (TimeLimit(Counter(), 9), True),
+        (type("Mine", (Catch,), {})(), True),
+    ],
+)
+def test_only_what_is_not_ours_is_played_before_a_run(
+    environment, is_played, monkeypatch
+):
+    played = []
+    monkeypatch.setattr(checks, "check_first_steps", played.append)
+    checks.check_played(environment)
+    assert played == [environment] * is_played
