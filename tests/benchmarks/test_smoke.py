@@ -18,7 +18,7 @@ SMALL = {
     "checkpoints": "--hidden 8 --batch-size 32 --saves 1 --turns 1",
     "disco": f"--rule {random_rule()} --batch-size 2 --unroll-length 2 --units 4",
     "environments": "--names catch --rounds 1 --seconds 0.01 --batch-size 8 --steps 4",
-    "kernels": "--kernels shuffling --rounds 1 --scale 0.0",
+    "kernels": "--kernels threefry --rounds 1 --scale 0.001",
     "learning": "--only smoke --seeds 1 --out runs",
     "equal_steps": "--seeds 1 --total-steps 1024 --evaluations 2 --episodes 2 "
     "--batch-size 8 --hidden-sizes 4 --report drawn",
@@ -60,7 +60,7 @@ EXPECTED = {
     "equal_steps": "rejax: not installed",
     "gallery": "| `catch` | A ball falls",
     "held_out": "untrained rule",
-    "kernels": "`jax.random.permutation`",
+    "kernels": "JAX's hash for random numbers",
     "learning": "IMPALA",
     "meta_gradient": "without",
     "mutants": "| dies |",
