@@ -238,6 +238,7 @@ def test_who_failed_begins_anew_but_for_its_learner():
     call, start = begun(2, make_agent=maker(capacity=8))
     trained, _, _ = call(start, jnp.uint32(2), jnp.bool_(True))
     failed = jnp.zeros(MEMBERS, bool).at[3].set(True)
+    failed = jax.device_put(failed, trained.standing.failed.sharding)
     trained = trained._replace(standing=trained.standing._replace(failed=failed))
     before = arrays(trained)
     after = arrays(call(trained, jnp.uint32(0), jnp.bool_(False))[0])
