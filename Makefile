@@ -13,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 unexport PYTHONDONTWRITEBYTECODE
 
 # Three processes, a file of tests in one: most of their time is compilation, on one core, and
-# some of it is waiting for other processes; four take as long. In the order of `testpaths`,
+# some of it is waiting for other processes; four take as long. In the order of tests/conftest.py,
 # the longest files first.
 TOGETHER = --numprocesses 3 --dist loadfile --no-loadscope-reorder
 

@@ -12,7 +12,7 @@ from tests.interruptions import ended, lines, rows, size, start, until
 SEEDS = (
     *("--env=jax:catch", "--batch-size=8", "--unroll-length=5", "--seeds=2"),
     *("--cores=2", "--threads-per-core=1", "--max-lag=0", "--seed=3"),
-    *("--network.hidden-sizes", "16", "--total-steps=16000"),  # seconds, to stop it in
+    *("--network.hidden-sizes", "16", "--total-steps=8000"),  # seconds, to stop it in
 )
 
 
