@@ -38,7 +38,7 @@ def check_played(environment: Environment) -> None:
     """Raises UserError where the first timesteps break the protocol or their spec, and
     where these alone need more memory than there is.
 
-    What `envs_jax.make` makes of our own is not played: the tests do that.
+    Our own environments, as `envs_jax.make` returns them, are not played: the tests do that.
     """
     inner = environment.environment if type(environment) is TimeLimit else environment
     if type(inner) in ENVIRONMENTS.values():

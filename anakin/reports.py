@@ -60,12 +60,12 @@ def make_reports(steps: int, total_steps: int, updates: int | None) -> Reports:
 def begin(
     programs: Any, *arguments: Any, number: int
 ) -> tuple[Any, Callable[[], Callable]]:
-    """The first state of a run, and what compiles its updates, see `compiling`.
+    """The first state of a run, and what compiles its updates (see `compiling`).
 
     XLA compiles the first program while Python traces the second.
 
     Args:
-      programs: `training.Programs` or the like.
+      programs: `training.Programs`.
       *arguments: of the first program, before the indices.
       number: of environments or lifetimes.
 

@@ -1,4 +1,4 @@
-"""Do an environment's first timesteps keep to the protocol? Seen before others than ours are trained in."""
+"""Do an environment's first timesteps keep to the protocol? Checked before training."""
 
 import contextlib
 import functools

@@ -138,7 +138,8 @@ def passed(item):
     return f"shows/{hashlib.sha256(b''.join([name, *texts])).hexdigest()}"
 
 
-# pytest sorts what it collects. What is begun last, with one process, the others wait for.
+# These come first: if a long file comes last, one worker runs it and the others wait. pytest sorts
+# what it collects, whatever the order of `testpaths`.
 LONGEST = (
     "tests/anakin",
     "tests/benchmarks/test_smoke",

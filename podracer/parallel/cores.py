@@ -230,7 +230,8 @@ def _replicated(
     return jax.jit(
         mapped,
         donate_argnums=donate,
-        # As it would be anyway; said, so that the next program can be traced before this ran.
+        # XLA would choose the same. Stated, it is known before the program has run, so that
+        # the next one can be traced.
         out_shardings=jax.tree.map(lambda x: NamedSharding(mesh, x), specs(outputs)),
         compiler_options=kernels.compiler_options(
             SingleDeviceSharding(mesh.local_devices[0])
