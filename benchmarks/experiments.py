@@ -24,6 +24,7 @@ class Task(NamedTuple):
 PPO, BATCH_PPO = "--agent ppo --preset", "--agent batch_ppo --preset"
 CARTPOLE = f"{PPO} cartpole"
 SMALL, CONTINUOUS, MUJOCO = f"{PPO} small", f"{PPO} continuous", f"{PPO} mujoco"
+PARALLEL = "--agent sac --preset parallel"
 MUZERO = "--agent muzero --preset small --total-steps 200_000"
 ON_ONE = f"anakin train {MUZERO} --cores 1"  # the same results on any machine
 LSTM, MLP = "--network.memory lstm", "--network.torso mlp"
@@ -140,24 +141,44 @@ MEMORIES = tuple(
 
 # An environment is a process there.
 POPGYM = f"{SMALL} --batch-size 16 --threads-per-core 1 --env gym:popgym:popgym"
-OF_LIBRARIES = tuple(  # pip install popgym, craftax
-    Task(
-        f"memories-{group}",
-        f"PPO, {memory}",
-        f"{train} --network.memory {memory} {STEPS} 1_000_000",
-    )
-    for group, train in (
-        (
-            "previous",
-            f"sebulba train {POPGYM}-RepeatPreviousEasy-v0",
-        ),
-        (
-            "positions",
-            f"sebulba train {POPGYM}-PositionOnlyCartPoleEasy-v0",
-        ),
-        ("craftax", f"anakin train {SMALL} --env craftax:Craftax-Symbolic-v1 {MLP}"),
-    )
-    for memory in ("none", "lstm", "mingru", "gtrxl")
+CRAFTAX = f"--env craftax:Craftax-Symbolic-v1 {MLP}"
+OF_LIBRARIES = (  # pip install popgym, craftax, brax
+    *(
+        Task(
+            group,
+            f"PPO, {memory}",
+            f"{train} --network.memory {memory} {STEPS} 1_000_000",
+        )
+        for group, train in (
+            (
+                "memories-previous",
+                f"sebulba train {POPGYM}-RepeatPreviousEasy-v0",
+            ),
+            (
+                "memories-positions",
+                f"sebulba train {POPGYM}-PositionOnlyCartPoleEasy-v0",
+            ),
+            ("craftax", f"anakin train {SMALL} {CRAFTAX}"),
+        )
+        for memory in ("none", "lstm", "mingru", "gtrxl")
+    ),
+    *(
+        Task(
+            "craftax",
+            agent.upper(),
+            f"anakin train --agent {agent} --preset small {CRAFTAX} {STEPS} 1_000_000",
+        )
+        for agent in ("pqn", "dqn")
+    ),
+    *(
+        Task("brax-hopper", name, f"{command} {STEPS} 1_000_000")
+        for name, command in (
+            ("PPO", f"anakin train {MUJOCO} --env brax:hopper"),
+            ("PPO of brax", "benchmarks.peers.brax_learning --agent ppo --env hopper"),
+            ("SAC", f"anakin train {PARALLEL} --env brax:hopper --batch-size 128"),
+            ("SAC of brax", "benchmarks.peers.brax_learning --agent sac --env hopper"),
+        )
+    ),
 )
 
 SB3 = "benchmarks.peers.sb3_mujoco"
@@ -171,6 +192,8 @@ CONTROL = tuple(
     for name, agent in (
         ("PPO", f"sebulba train {PPO} mujoco"),
         ("BatchPPO", f"sebulba train {BATCH_PPO} mujoco"),
+        ("SAC", "sebulba train --agent sac --preset mujoco"),
+        ("TD3", "sebulba train --agent td3 --preset mujoco"),
         ("PPO of stable-baselines3", SB3),
     )
 )
@@ -210,20 +233,6 @@ REPLAY = (
         )
         for name, agent in (("SAC", "sac"), ("TD3", "td3"))
     ),
-    *(
-        Task(
-            f"{group}-replay",
-            name,
-            f"sebulba train --agent {agent} --preset mujoco --env {env}"
-            f" {STEPS} 1_000_000",
-        )
-        for group, env in (
-            ("cheetah", "HalfCheetah-v4"),
-            ("walker", "Walker2d-v4"),
-            ("hopper", "Hopper-v4"),
-        )
-        for name, agent in (("SAC", "sac"), ("TD3", "td3"))
-    ),
 )
 
 MINATAR = (
@@ -249,6 +258,19 @@ MINATAR = (
             ("MuZero", "muzero", "200_000"),  # a quarter of an hour
         )
     ),
+)
+
+# All of our agents for MinAtar at equal steps, as many as MuZero affords.
+FIVE = tuple(
+    Task(
+        f"five-{game}",
+        name,
+        f"anakin train --agent {name.lower()} --preset minatar --env minatar-{game}"
+        f" {STEPS} 200_000 --cores 1{FEW if game == 'freeway' else ''}",
+        together=True,
+    )
+    for game in GAMES
+    for name in ("PPO", "PQN", "IMPALA", "DQN", "MuZero")
 )
 
 PQN = tuple(  # beside PPO
@@ -296,7 +318,7 @@ EPOCHS = (  # of PPO on Pong
     "--batch-size 16 --agent.epochs 3 --agent.minibatches 8 --agent.clip 0.2"
     " --agent.value-cost 0.5"
 )
-PONG = (
+ATARI = (
     Task(  # about 12M frames: an hour on two fast cores
         "pong",
         "PPO",
@@ -322,6 +344,15 @@ PONG = (
         "IMPALA",
         f"sebulba train --agent impala --preset impala --env Pong-v5 {STEPS} 10_000_000",
         18,
+    ),
+    *(
+        Task(
+            "breakout",
+            name,
+            f"sebulba train --agent {name.lower()} --preset atari --env Breakout-v5"
+            f" {STEPS} 10_000_000 --max-lag 0 --threads-per-core 1{flags}",
+        )
+        for name, flags in (("PPO", f" {EPOCHS}"), ("PQN", ""))
     ),
 )
 
@@ -367,9 +398,10 @@ TASKS = (
     *CONTROL,
     *REPLAY,
     *MINATAR,
+    *FIVE,
     *PQN,
     *RULES,
-    *PONG,
+    *ATARI,
     *BUILT_IN,
 )
 
@@ -384,8 +416,9 @@ class Published(NamedTuple):
     source: str
 
 
-# Read on 2026-11-29, at commit 7a96de2; the table of MuJoCo, which that page includes, in others'
-# quotations of it. Each has the default number of steps.
+# Read on 2026-11-29: CleanRL's pages at commit 7a96de2 (SAC, TD3 and Breakout in its newest stored
+# versions; PPO's table of MuJoCo, which its page includes, in others' quotations of it), and the
+# scoreboard of Craftax in percent of 226. Each has the default number of steps.
 CLEANRL = "https://docs.cleanrl.dev/rl-algorithms"
 
 
@@ -394,15 +427,32 @@ def _cleanrl(agent: str, env: str, mean_return: float, steps: int) -> Published:
     return Published(f"CleanRL's {agent}", env, mean_return, steps, source)
 
 
+def _mujoco(name: str, ppo: float, sac: float, td3: float) -> tuple[Published, ...]:
+    return (
+        _cleanrl("PPO", f"{name}-v4", ppo, 1_000_000),
+        _cleanrl("SAC", f"{name}-v2", sac, 1_000_000),
+        _cleanrl("TD3", f"{name}-v2", td3, 1_000_000),
+    )
+
+
+def _craftax(agent: str, percent: float) -> Published:
+    source = "https://github.com/MichaelTMatthews/Craftax"
+    mean_return = round(percent * 2.26, 2)
+    return Published(f"Craftax's {agent}", "Craftax-1M", mean_return, 1_000_000, source)
+
+
 CLEANRL_CARTPOLE = _cleanrl("PPO", "CartPole-v1", 490.04, 500_000)
 CLEANRL_PONG = _cleanrl("PPO", "PongNoFrameskip-v4", 20.36, 10_000_000)
+CLEANRL_BREAKOUT = _cleanrl("PPO", "BreakoutNoFrameskip-v4", 414.66, 10_000_000)
 PUBLISHED = {  # by group
+    "breakout": (CLEANRL_BREAKOUT,),
     "cartpole": (CLEANRL_CARTPOLE,),
     "cartpole-ten": (CLEANRL_CARTPOLE,),
-    "cheetah": (_cleanrl("PPO", "HalfCheetah-v4", 1442.64, 1_000_000),),
-    "hopper": (_cleanrl("PPO", "Hopper-v4", 2382.86, 1_000_000),),
+    "cheetah": _mujoco("HalfCheetah", 1442.64, 9634.89, 9018.31),
+    "craftax": (_craftax("PPO", 2.2), _craftax("PPO-RNN", 2.3)),
+    "hopper": _mujoco("Hopper", 2382.86, 2310.46, 3391.78),
     "pong": (CLEANRL_PONG,),
     "pong-a3c": (CLEANRL_PONG,),
     "pong-long": (CLEANRL_PONG,),
-    "walker": (_cleanrl("PPO", "Walker2d-v4", 2287.95, 1_000_000),),
+    "walker": _mujoco("Walker2d", 2287.95, 3591.45, 4246.07),
 }

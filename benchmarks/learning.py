@@ -4,7 +4,8 @@
 
 Every run is a command, as a user would type it. Its result is the mean return of the
 episodes that finished in the last tenth of its steps, with the exploring policy. Runs that
-are complete in the folder are not repeated: interrupt it, and go on later. Leaves learning.md, the
+are complete in the folder are not repeated, and one that was killed is resumed from its checkpoint:
+interrupt it, and go on later, here or on another machine. Leaves learning.md, the
 tables of all groups, and in learning/ for each group its records, a figure and a small one: in the
 folder of the runs, or where `--report` says. To report again is to run it again.
 """
@@ -33,9 +34,10 @@ from benchmarks.experiments import TASKS, Task
 from podracer import parallel
 from podracer.errors import UserError
 from podracer.files import atomic
-from podracer.runs import plot
+from podracer.launch import restarts
+from podracer.runs import plot, run_folder
 
-HOURS = 3.0  # time limit of a run
+HOURS = 3.0  # time limit of a run; to start again resumes it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,22 +82,56 @@ def is_done(task: Task, folder: Path) -> bool:
 
 def train(task: Task, places: Sequence[Path], seed: int) -> None:
     """One program for this seed and the next; notes in each place how it was made."""
-    line = [sys.executable, "-m", *shlex.split(task.command), "--seed", str(seed)]
-    line += ["--overwrite", "--quiet", "--run"]
+    program = [sys.executable, "-m", *shlex.split(task.command), "--seed", str(seed)]
+    program += ["--quiet", "--run"]
     if task.together:
-        line += [str(places[0].parent), "--seeds", str(len(places))]
+        program += [str(places[0].parent), "--seeds", str(len(places))]
     else:
-        line += [str(places[0])]
-    how = made(task.command)
+        program += [str(places[0])]
+    new = made(task.command) | {"seconds": 0.0, "resumed": 0}
+    line, how = again(program, places[0]) or ([*program, "--overwrite"], new)
     for place in places:
         (place / records.DONE).unlink(missing_ok=True)
     started = time.monotonic()
     places[0].parent.mkdir(parents=True, exist_ok=True)
+    write(begun(places[0]), how | {"started": time.time()})
     subprocess.run(line, check=True, timeout=HOURS * 3600)
-    how |= {"seconds": round(time.monotonic() - started, 1), "runs": len(places)}
+    how["seconds"] = round(how["seconds"] + time.monotonic() - started, 1)
     for place in places:
-        with atomic(place / records.DONE) as path:
-            path.write_text(json.dumps(how))
+        write(place / records.DONE, how | {"runs": len(places)})
+
+
+def again(
+    program: Sequence[str], place: Path
+) -> tuple[Sequence[str], dict[str, Any]] | None:
+    """The command that resumes a run of this program that was killed, and how it was made.
+
+    None if there is no whole checkpoint of it. Only our own runs can be resumed, one at a time.
+    """
+    note, rows = begun(place), place / run_folder.METRICS
+    if "train" not in program or not (note.exists() and rows.exists()):
+        return None
+    line, _ = restarts.following(program)
+    if "--resume" not in line:
+        return None
+    how = json.loads(note.read_text())
+    how["seconds"] += rows.stat().st_mtime - how.pop(
+        "started"
+    )  # all that is known of it
+    how["resumed"] += 1
+    if (here := commit()) not in how["commit"]:
+        how["commit"] += f", {here}"
+    return [*line, "--quiet"], how
+
+
+def begun(place: Path) -> Path:
+    """Where it stands how a run was begun: beside its folder, which belongs to the command."""
+    return place.with_name(f"{place.name}.json")
+
+
+def write(path: Path, content: dict[str, Any]) -> None:
+    with atomic(path) as temporary:
+        temporary.write_text(json.dumps(content))
 
 
 def made(command: str) -> dict[str, Any]:
@@ -161,6 +197,7 @@ def report(tasks: list[Task], config: Config) -> None:
     print(tasks[0].group, *records.table(lines), sep="\n")
     if picture := records.picture(lines):
         plot.save(picture, path.with_suffix(".png"))
+    records.draw_five(records.kept(out), out)
     with atomic(out.with_suffix(".md")) as page:
         page.write_text(records.page(out))
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 from matplotlib.ticker import MaxNLocator
+from scipy import stats
 
-from benchmarks.experiments import PUBLISHED, Task
+from benchmarks.experiments import GAMES, PUBLISHED, Task
 from podracer import metrics
 from podracer.files import atomic
 from podracer.metrics import human
@@ -24,6 +25,7 @@ from podracer.runs.evaluation import interval
 
 KEPT = Path(__file__).parents[1] / "docs" / "results" / "learning"
 DONE = "done.json"  # in a run's folder: how it was made
+FIVE_PICTURE = "minatar-five.png"
 POINTS = 100  # of a curve: (steps, mean return, episodes)
 LIBRARIES = "jax", "stable-baselines3"  # whose versions are on record
 
@@ -108,10 +110,15 @@ def seconds(line: dict[str, Any]) -> float:
     return float(np.median([run["seconds"] for run in line["runs"]]))
 
 
+def kept(folder: Path = KEPT) -> dict[str, list[dict[str, Any]]]:
+    """The tasks of each group that has been measured."""
+    return {path.stem: read(path) for path in sorted(folder.glob("*.jsonl"))}
+
+
 def page(folder: Path = KEPT) -> str:
     """docs/results/learning.md: all groups at a glance; of each its table, picture and commands."""
-    groups = {path.stem: read(path) for path in sorted(folder.glob("*.jsonl"))}
-    parts = [HEAD, *glance(groups, folder)]
+    groups = kept(folder)
+    parts = [HEAD, *glance(groups, folder), *five(groups, folder)]
     for name, lines in groups.items():
         parts += [f"## {name}\n", "\n".join(table(lines)) + "\n"]
         if (folder / f"{name}.png").exists():
@@ -132,6 +139,69 @@ def glance(groups: dict[str, list[dict[str, Any]]], folder: Path) -> Iterator[st
         for x in dict.fromkeys(published)
     ]
     yield "\n".join(["\nPublished elsewhere:\n"] * bool(lines) + lines + [""])
+
+
+def scores(groups: dict[str, list[dict[str, Any]]]) -> dict[str, list[np.ndarray]]:
+    """Of each agent the returns of all seeds in each of MinAtar's five games, by PPO's mean.
+
+    Of the agents that are on record in all of them; none without PPO.
+    """
+    games = [
+        {line["agent"]: returns(line) for line in groups.get(f"five-{game}", ())}
+        for game in GAMES
+    ]
+    agents = [x for x in games[0] if all(x in game for game in games)]
+    if "PPO" not in agents:
+        return {}
+    return {x: [game[x] / game["PPO"].mean() for game in games] for x in agents}
+
+
+def five(groups: dict[str, list[dict[str, Any]]], folder: Path) -> Iterator[str]:
+    """A section about MinAtar's five games together, if they are on record."""
+    if not (found := scores(groups)):
+        return
+    steps = human(groups[f"five-{GAMES[0]}"][0]["runs"][0]["steps"])
+    yield f"""
+## MinAtar's five games
+
+All agents with their presets after {steps} steps (groups `five-...`). A score is a seed's return
+divided by the mean return of PPO in that game. The interval is a bootstrap over the seeds of each
+game (Agarwal et al. 2021, [arXiv:2108.13264](https://arxiv.org/abs/2108.13264)).
+
+| agent | IQM of the scores | 95 % interval | mean | seeds of each game |
+|---|---|---|---|---|"""
+    for agent, games in found.items():
+        low, high = interval_of_iqm(games)
+        everything = np.concatenate(games)
+        cells = agent, f"{plot.iqm(everything):.2f}", f"{low:.2f} to {high:.2f}"
+        yield f"| {' | '.join(cells)} | {everything.mean():.2f} | {len(games[0])} |"
+    yield f"\n![share of seeds above a score]({folder.name}/{FIVE_PICTURE})\n"
+
+
+def interval_of_iqm(games: Sequence[np.ndarray]) -> tuple[float, float]:
+    """Ends of the 95 % interval of the interquartile mean over the seeds of all games.
+
+    A percentile bootstrap stratified by game (Agarwal et al. 2021, section 4.1).
+    """
+    result = stats.bootstrap(
+        tuple(games),
+        lambda *x, axis: plot.iqm(np.concatenate(x, axis), axis),
+        method="percentile",
+        rng=np.random.default_rng(0),  # equal records give equal intervals
+    )
+    return result.confidence_interval
+
+
+def draw_five(groups: dict[str, list[dict[str, Any]]], folder: Path) -> None:
+    """Writes the performance profiles of `scores`, if there are any."""
+    if found := scores(groups):
+        ends = {
+            agent: [np.array([[1.0, score, 1.0]]) for score in np.concatenate(games)]
+            for agent, games in found.items()
+        }
+        picture = plot.profiles(ends)
+        picture.axes[0].set(xlabel="return, by the mean return of PPO")
+        plot.save(picture, folder / FIVE_PICTURE)
 
 
 def small_name(group: str) -> str:
@@ -248,4 +318,6 @@ def table(records: Sequence[dict[str, Any]]) -> Iterator[str]:
 def commands(records: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Lines of Markdown: the command of each task."""
     for line in records:
-        yield f"- {line['env']}, {line['agent']}: `{line['command']}`"
+        text = f"- {line['env']}, {line['agent']}: `{line['command']}`"
+        times = sum(run.get("resumed", 0) for run in line["runs"])
+        yield f"{text}; killed and resumed {times} times" if times else text

@@ -7,16 +7,15 @@ over discrete actions: both are here, as its public interfaces ask for them; Bre
 gymnax's. It has no evaluation, normalization or logging to do.
 """
 
+import brax_on_jax
 import gymnax
 import jax
 import jax.numpy as jnp
-import numpy as np
 from brax.envs.base import Env, State
 from brax.training import networks
 from brax.training.agents.ppo import train
 from brax.training.agents.ppo.networks import PPONetworks
 from brax.training.distribution import ParametricDistribution
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from work import Speed, Work, answer
 
 
@@ -131,15 +130,8 @@ def network_factory(actions: int, hidden_sizes: list[int]):
     return make
 
 
-def device_put_replicated(tree, devices):
-    """What jax 0.10 no longer has and brax 0.14.2 calls once, before training."""
-    sharding = NamedSharding(Mesh(np.array(devices), "i"), PartitionSpec("i"))
-    stacked = jax.tree.map(lambda x: jnp.stack([x] * len(devices)), tree)
-    return jax.device_put(stacked, sharding)
-
-
 def measure(work: Work) -> Speed:
-    jax.device_put_replicated = device_put_replicated
+    brax_on_jax.mend()
     speeds = []  # of an epoch, one program of `steps`, timed by brax; the first compiles
     env = {"cartpole": CartPole, "minatar-breakout": Breakout}[work.environment]()
     train.train(

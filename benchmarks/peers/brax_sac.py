@@ -7,12 +7,12 @@ no Pendulum: this one is as its public interface asks for it. It evaluates three
 is not timed.
 """
 
+import brax_on_jax
 import jax
 import jax.numpy as jnp
 from brax.envs.base import Env, State
 from brax.training.agents.sac import train
 from brax.training.agents.sac.networks import make_sac_networks
-from brax_ppo import device_put_replicated
 from work import CAPACITY, Replayed, Speed, answer
 
 
@@ -53,7 +53,7 @@ def network_factory(hidden_sizes: list[int]):
 
 
 def measure(work: Replayed) -> Speed:
-    jax.device_put_replicated = device_put_replicated
+    brax_on_jax.mend()
     speeds = []  # of an epoch, one program of `steps`, timed by brax; the first compiles
 
     def progress(_, metrics):

@@ -87,6 +87,21 @@ def python_of(peer: str) -> Path:
     return python
 
 
+def enter(peer: str) -> None:
+    """Runs this program with the interpreter of a peer's environment, if it is not yet.
+
+    Ends it if the peer is left out.
+    """
+    if sys.prefix == str(FOLDER / peer):
+        return
+    if not is_available(peer):
+        sys.exit()
+    python = str(python_of(peer))
+    os.execv(
+        python, [python, "-m", sys.modules["__main__"].__spec__.name, *sys.argv[1:]]
+    )
+
+
 def clean_environment(**settings: str) -> dict[str, str]:
     """This process's variables without those that change what a peer computes with."""
     prefixes = ("JAX_", "XLA_", "PYTHON", "OMP_", "MKL_")

@@ -8,6 +8,7 @@ import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -60,14 +61,15 @@ def test_the_small_pictures_are_drawn_from_the_records(tmp_path):
                 )
     records.draw_small("cheetah", kept["cheetah"], tmp_path)
     with Image.open(tmp_path / "cheetah-small.png") as drawn:
-        assert drawn.text["Description"].endswith("CleanRL's PPO: 1.44k")
+        assert drawn.text["Description"].endswith("CleanRL's TD3: 9.02k")
 
 
 def test_published_figures_are_of_groups():
     groups = {task.group for task in experiments.TASKS}
     assert experiments.PUBLISHED.keys() <= groups
     page = (RESULTS / "learning.md").read_text()
-    for published in {x for xs in experiments.PUBLISHED.values() for x in xs}:
+    shown = [xs for x, xs in experiments.PUBLISHED.items() if x in records.kept()]
+    for published in {x for xs in shown for x in xs}:
         assert str(published.mean_return) in page and published.source in page
 
 
@@ -137,7 +139,8 @@ def test_pqn_beside_ppo_is_on_record():
     assert found == 4
 
 
-CRAFTAX = "craftax:Craftax-Symbolic-v1"  # of a library that the tests do not install
+# of libraries that the tests do not install
+LIBRARIES = "craftax:Craftax-Symbolic-v1", "brax:hopper"
 
 
 @pytest.mark.parametrize("task", experiments.TASKS, ids=lambda task: task.command)
@@ -148,7 +151,7 @@ def test_an_experiment_names_what_exists(task):
         assert importlib.util.find_spec(words[0]) and "--total-steps" in words
         return
     assert flags["--preset"] in AGENTS[flags.get("--agent", "impala")].PRESETS
-    assert words[0] == "sebulba" or task.env in (*envs_jax.ENVIRONMENTS, CRAFTAX)
+    assert words[0] == "sebulba" or task.env in (*envs_jax.ENVIRONMENTS, *LIBRARIES)
     defaults = "cartpole", "cartpole-ten", "pendulum", "smoke"
     assert task.group in defaults or "--total-steps" in words
 
@@ -206,6 +209,41 @@ def test_a_run_is_made_once_unless_its_command_changes(tmp_path, monkeypatch, to
     assert made[-1][made[-1].index("--seed") + 1] == "1"
     learning.run(task._replace(command=f"{task.command} --cores 1"), config)
     assert len(made) == (3 if together else 5)
+
+
+def test_a_killed_run_is_resumed_and_on_record(tmp_path, monkeypatch):
+    """Its seconds are those of its parts, the first until its last row."""
+    made, commits = [], ["abc", "abc", "def"]
+    task = experiments.Task("smoke", "PPO", "anakin train --env catch")
+    config = learning.Config(only=("smoke",), seeds=1, out=tmp_path)
+    (place,) = learning.folders(config, task)
+
+    def run(line, **_):
+        made.append(line)
+        if len(made) < 3:
+            (place / "metrics.jsonl").write_text("{}")
+            raise KeyboardInterrupt
+
+    def following(program):
+        assert program == made[0][:-1] and made[0][-1] == "--overwrite"
+        return ("anakin", "train", "--resume", str(place)), "holds a checkpoint"
+
+    monkeypatch.setattr(learning.subprocess, "run", run)
+    monkeypatch.setattr(learning, "commit", lambda: commits[len(made)])
+    monkeypatch.setattr(learning.restarts, "following", following)
+    place.mkdir(parents=True)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            learning.run(task, config)
+        note = json.loads(learning.begun(place).read_text())
+        learning.write(learning.begun(place), note | {"started": note["started"] - 60})
+    learning.run(task, config)
+    assert made[1] == made[2] == ["anakin", "train", "--resume", str(place), "--quiet"]
+    done = json.loads((place / records.DONE).read_text())
+    assert done["resumed"] == 2 and done["commit"] == "abc, def"
+    assert 120 <= done["seconds"] < 150 and "started" not in done
+    line = {"env": "catch", "agent": "PPO", "command": task.command, "runs": [done]}
+    assert next(records.commands([line])).endswith("; killed and resumed 2 times")
 
 
 def test_a_result_is_of_the_last_tenth():
@@ -306,6 +344,32 @@ def test_a_picture_of_learning_is_drawn_from_the_records():
     assert picture.axes[0].lines[0].get_xdata()[-1] == 2000
     assert not records.picture([lines[0], lines[1] | {"env": "cartpole"}])
     assert not records.picture([lines[0] | {"runs": [{"return": 1.0}]}])
+
+
+def test_the_five_games_are_together_by_the_mean_of_ppo(tmp_path):
+    """An agent that lacks a game is left out."""
+
+    def line(agent, *found):
+        runs = [{"return": x, "steps": 200_000} for x in found]
+        return {"agent": agent, "runs": runs}
+
+    groups = {
+        f"five-{game}": [line("PPO", 2.0 * n, 4.0 * n), line("PQN", 6.0 * n, 6.0 * n)]
+        for n, game in enumerate(experiments.GAMES, start=1)
+    }
+    groups["five-breakout"].append(line("DQN", 1.0, 1.0))
+    found = records.scores(groups)
+    assert [*found] == ["PPO", "PQN"]
+    for game in zip(*found.values(), strict=True):
+        np.testing.assert_allclose(game, [[2 / 3, 4 / 3], [2.0, 2.0]])
+    text = "\n".join(records.five(groups, tmp_path))
+    assert "| PPO | 1.00 | 0.67 to 1.33 | 1.00 | 2 |" in text
+    assert "| PQN | 2.00 | 2.00 to 2.00 | 2.00 | 2 |" in text
+    assert "after 200k steps" in text and "DQN" not in text
+    records.draw_five(groups, tmp_path)
+    assert (tmp_path / records.FIVE_PICTURE).exists()
+    del groups["five-breakout"]
+    assert not records.scores(groups) and not [*records.five(groups, tmp_path)]
 
 
 def test_a_record_has_the_curve_of_each_seed(tmp_path):

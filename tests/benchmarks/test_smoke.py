@@ -50,6 +50,7 @@ SMALL = {
     "peers.ours_replayed": """{"kind":"cartpole-each-step","algorithm":"DQN",
     "environment":"cartpole","batch_size":2,"unroll_length":2,"updates":4,"transitions":8,"hidden_sizes":[8],"steps":8,
     "cores":2}""".replace("\n    ", ""),
+    "peers.brax_learning": "--run run",
     "peers.sb3_mujoco": "--run run",
 }
 EXPECTED = {
@@ -76,6 +77,7 @@ EXPECTED = {
     "peers.floor": "weight_gradient",
     "peers.ours": "steps_per_second",
     "peers.ours_replayed": "steps_per_second",
+    "peers.brax_learning": "brax: not installed",
     "peers.sb3_mujoco": "sb3: not installed",
 }
 RUN_BY_OTHERS = {  # most with a peer's interpreter
@@ -83,6 +85,7 @@ RUN_BY_OTHERS = {  # most with a peer's interpreter
     *("peers.rejax_ppo", "peers.brax_ppo", "peers.jaxnasium_ppo", "peers.sb3_ppo"),
     "peers.jaxnasium_dqn",
     *("peers.rejax_replayed", "peers.brax_sac", "peers.sb3_replayed"),
+    *("peers.brax_on_jax", "peers.recorded"),
     *("peers.envpool_sb3", "peers.sample_factory_appo"),
     *("peers.rejax_learning", "peers.rejax_to_score", "peers.sb3_to_score"),
     "peers.work",
