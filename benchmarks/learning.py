@@ -34,7 +34,7 @@ from benchmarks.experiments import TASKS, Task
 from podracer import parallel
 from podracer.errors import UserError
 from podracer.files import atomic
-from podracer.launch import restarts
+from podracer.launch import restarts, steps
 from podracer.runs import plot, run_folder
 
 HOURS = 3.0  # time limit of a run; to start again resumes it
@@ -95,10 +95,24 @@ def train(task: Task, places: Sequence[Path], seed: int) -> None:
     started = time.monotonic()
     places[0].parent.mkdir(parents=True, exist_ok=True)
     write(begun(places[0]), how | {"started": time.time()})
-    subprocess.run(line, check=True, timeout=HOURS * 3600)
+    call(line)
     how["seconds"] = round(how["seconds"] + time.monotonic() - started, 1)
     for place in places:
         write(place / records.DONE, how | {"runs": len(places)})
+
+
+def call(line: Sequence[str]) -> None:
+    """Runs a command to its end; stopped here, it is asked to write its checkpoint first.
+
+    Raises CalledProcessError, and TimeoutExpired after HOURS.
+    """
+    with subprocess.Popen(line, stdout=subprocess.DEVNULL) as process:
+        try:
+            code = process.wait(HOURS * 3600)
+        finally:
+            steps.end([process])
+    if code:
+        raise subprocess.CalledProcessError(code, line)
 
 
 def again(
@@ -121,7 +135,7 @@ def again(
     how["resumed"] += 1
     if (here := commit()) not in how["commit"]:
         how["commit"] += f", {here}"
-    return [*line, "--quiet"], how
+    return line, how
 
 
 def begun(place: Path) -> Path:

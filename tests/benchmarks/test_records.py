@@ -189,9 +189,7 @@ def test_every_environment_has_an_experiment():
 @pytest.mark.parametrize("together", [False, True])
 def test_a_run_is_made_once_unless_its_command_changes(tmp_path, monkeypatch, together):
     made = []
-    monkeypatch.setattr(
-        learning.subprocess, "run", lambda line, **_: made.append(line[3:])
-    )
+    monkeypatch.setattr(learning, "call", lambda line: made.append(line[3:]))
     monkeypatch.setattr(learning, "commit", lambda: "abc")
     task = experiments.Task(
         "smoke", "PPO", "anakin train --env catch", together=together
@@ -218,7 +216,7 @@ def test_a_killed_run_is_resumed_and_on_record(tmp_path, monkeypatch):
     config = learning.Config(only=("smoke",), seeds=1, out=tmp_path)
     (place,) = learning.folders(config, task)
 
-    def run(line, **_):
+    def call(line):
         made.append(line)
         if len(made) < 3:
             (place / "metrics.jsonl").write_text("{}")
@@ -228,7 +226,7 @@ def test_a_killed_run_is_resumed_and_on_record(tmp_path, monkeypatch):
         assert program == made[0][:-1] and made[0][-1] == "--overwrite"
         return ("anakin", "train", "--resume", str(place)), "holds a checkpoint"
 
-    monkeypatch.setattr(learning.subprocess, "run", run)
+    monkeypatch.setattr(learning, "call", call)
     monkeypatch.setattr(learning, "commit", lambda: commits[len(made)])
     monkeypatch.setattr(learning.restarts, "following", following)
     place.mkdir(parents=True)
@@ -238,7 +236,7 @@ def test_a_killed_run_is_resumed_and_on_record(tmp_path, monkeypatch):
         note = json.loads(learning.begun(place).read_text())
         learning.write(learning.begun(place), note | {"started": note["started"] - 60})
     learning.run(task, config)
-    assert made[1] == made[2] == ["anakin", "train", "--resume", str(place), "--quiet"]
+    assert made[1] == made[2] == ("anakin", "train", "--resume", str(place))
     done = json.loads((place / records.DONE).read_text())
     assert done["resumed"] == 2 and done["commit"] == "abc, def"
     assert 120 <= done["seconds"] < 150 and "started" not in done
