@@ -270,7 +270,7 @@ FIVE = tuple(
         together=True,
     )
     for game in GAMES
-    for name in ("PPO", "PQN", "IMPALA", "DQN", "MuZero")
+    for name in ("PPO", "PQN", "IMPALA", "MuZero", "DQN")
 )
 
 PQN = tuple(  # beside PPO

@@ -36,7 +36,8 @@ benchmarks/experiments.py and writes this page. The records behind it, with ever
 configuration, are in `docs/results/learning/`. *Mean* is the mean return, with the exploring
 policy, of the episodes that finished in the last tenth of a run. *Seconds* is the time of a whole
 command, for all seeds if one program trains them together (built-in). *Load* is the load average
-when the command started; seconds are meaningful only if it is near 0.
+when the command started; seconds are meaningful only if it is near 0. A run that was stopped or
+killed is resumed from its checkpoint when the benchmark starts again; its command's line says so.
 
 At a glance: each picture is a group and leads to its table. A dot is a seed, a line their mean; what
 is published elsewhere is dashed, and the group's target dotted. The environments of `built-in` each
