@@ -17,13 +17,13 @@ unexport PYTHONDONTWRITEBYTECODE
 # the longest files first.
 TOGETHER = --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-# What `make check` runs: two minutes on two cores.
+# What `make check` runs: about a minute on two cores.
 CHECK = tests/test_house.py tests/envs_jax/classic_control tests/sebulba/test_cores.py \
   tests/sebulba/test_transport.py \
   $(addprefix tests/podracer/,agents/test_impala.py checkpoints/test_damage.py launch/test_commands.py \
   learning/test_gradients.py learning/test_losses.py learning/test_optimizers.py \
-  metrics/test_episodes.py networks/test_torsos.py parallel runs/test_plot.py \
-  runs/test_run_folder.py runs/test_sinks.py transformations/test_history.py)
+  metrics/test_episodes.py parallel runs/test_run_folder.py runs/test_sinks.py \
+  transformations/test_history.py)
 
 # What `make test-slow` runs with plain JAX too, without our kernels.
 LEARNERS = tests/anakin/test_learning.py tests/anakin/test_training.py \
@@ -50,7 +50,7 @@ demo: .venv/ready  ## watch agents learn, in both architectures
 	@echo "runs/demo-pendulum, runs/demo-envpool and runs/demo-pong (which needs millions"
 	@echo "of steps to learn)"
 
-check: lint  ## lint, the house rules and the fast core tests: two minutes
+check: lint  ## lint, the house rules and the fast core tests: a minute
 	@.venv/bin/pytest -q $(TOGETHER) $(CHECK)
 
 test: .venv/ready  ## the tests that every change must pass; of examples, those that changed
