@@ -129,9 +129,8 @@ def again(
     if "--resume" not in line:
         return None
     how = json.loads(note.read_text())
-    how["seconds"] += rows.stat().st_mtime - how.pop(
-        "started"
-    )  # all that is known of it
+    ended = rows.stat().st_mtime  # all that is known of it
+    how["seconds"] += ended - how.pop("started")
     how["resumed"] += 1
     if (here := commit()) not in how["commit"]:
         how["commit"] += f", {here}"

@@ -8,6 +8,7 @@ of a group.
 import itertools
 import json
 import math
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from podracer.runs.evaluation import interval
 KEPT = Path(__file__).parents[1] / "docs" / "results" / "learning"
 DONE = "done.json"  # in a run's folder: how it was made
 FIVE_PICTURE = "minatar-five.png"
+MOST_SCORE = 3  # drawn there
 POINTS = 100  # of a curve: (steps, mean return, episodes)
 LIBRARIES = "jax", "stable-baselines3"  # whose versions are on record
 
@@ -161,13 +163,15 @@ def five(groups: dict[str, list[dict[str, Any]]], folder: Path) -> Iterator[str]
     """A section about MinAtar's five games together, if they are on record."""
     if not (found := scores(groups)):
         return
-    steps = human(groups[f"five-{GAMES[0]}"][0]["runs"][0]["steps"])
+    command = groups[f"five-{GAMES[0]}"][0]["command"]
+    steps = human(int(re.search(r"--total-steps (\S+)", command)[1]))
     yield f"""
 ## MinAtar's five games
 
-All agents with their presets after {steps} steps (groups `five-...`). A score is a seed's return
-divided by the mean return of PPO in that game. The interval is a bootstrap over the seeds of each
-game (Agarwal et al. 2021, [arXiv:2108.13264](https://arxiv.org/abs/2108.13264)).
+The agents that are on record in all of them, with their presets, after {steps} steps (groups
+`five-...`). A score is a seed's return divided by the mean return of PPO in that game; the
+picture ends at {MOST_SCORE}. The interval is a bootstrap over the seeds of each game (Agarwal et al.
+2021, [arXiv:2108.13264](https://arxiv.org/abs/2108.13264)).
 
 | agent | IQM of the scores | 95 % interval | mean | seeds of each game |
 |---|---|---|---|---|"""
@@ -201,7 +205,8 @@ def draw_five(groups: dict[str, list[dict[str, Any]]], folder: Path) -> None:
             for agent, games in found.items()
         }
         picture = plot.profiles(ends)
-        picture.axes[0].set(xlabel="return, by the mean return of PPO")
+        text = "return, divided by the mean return of PPO"
+        picture.axes[0].set(xlabel=text, xlim=(0, MOST_SCORE))
         plot.save(picture, folder / FIVE_PICTURE)
 
 

@@ -269,7 +269,8 @@ PRESETS = {
     "none": _NONE,
     # ours
     "pendulum": sac.PRESETS["pendulum"]._replace(
-        config=Config(learning_rate=1e-3, critic_learning_rate=1e-3)
+        config=Config(learning_rate=1e-3, critic_learning_rate=1e-3),
+        network=NetworkConfig(hidden_sizes=(64, 64)),
     ),
     # Fujimoto et al. 2018, appendix C, with the batches of 256 of their published code, whose
     # 25,000 first steps are random

@@ -348,8 +348,8 @@ def test_the_five_games_are_together_by_the_mean_of_ppo(tmp_path):
     """An agent that lacks a game is left out."""
 
     def line(agent, *found):
-        runs = [{"return": x, "steps": 200_000} for x in found]
-        return {"agent": agent, "runs": runs}
+        runs = [{"return": x} for x in found]
+        return {"agent": agent, "runs": runs, "command": "anakin --total-steps 200_000"}
 
     groups = {
         f"five-{game}": [line("PPO", 2.0 * n, 4.0 * n), line("PQN", 6.0 * n, 6.0 * n)]
