@@ -336,6 +336,7 @@ def page(records: dict[str, Any]) -> str:
         ]
         lines += [row(who, runs) for who, runs in record["runs"].items()]
         lines += ["", *(f"- {who}: `{line}`" for who, line in task.ours.items())]
+        lines += ["", record["note"]] if "note" in record else []  # on how it was made
     return "\n".join([*lines, ""])
 
 
