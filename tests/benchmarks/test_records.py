@@ -373,6 +373,8 @@ def test_the_five_games_are_together_by_the_mean_of_ppo(tmp_path):
     assert "| PPO | 1.00 | 0.67 to 1.33 | 1.00 | 2 |" in text
     assert "| PQN | 2.00 | 2.00 to 2.00 | 2.00 | 2 |" in text
     assert "after 200k steps" in text and "DQN" not in text
+    apart = [np.full(3, 1.0), np.full(3, 3.0)]  # seeds differ by their games alone
+    assert records.interval_of_iqm(apart) == (2.0, 2.0)
     records.draw_five(groups, tmp_path)
     assert (tmp_path / records.FIVE_PICTURE).exists()
     del groups["five-breakout"]
