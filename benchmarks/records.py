@@ -166,7 +166,7 @@ def five(groups: dict[str, list[dict[str, Any]]], folder: Path) -> Iterator[str]
     command = groups[f"five-{GAMES[0]}"][0]["command"]
     steps = human(int(re.search(r"--total-steps (\S+)", command)[1]))
     yield f"""
-## MinAtar's five games
+### MinAtar's five games
 
 The agents that are on record in all of them, with their presets, after {steps} steps (groups
 `five-...`). A score is a seed's return divided by the mean return of PPO in that game; the
