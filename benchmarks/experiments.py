@@ -416,9 +416,9 @@ class Published(NamedTuple):
     source: str
 
 
-# Read on 2026-11-29: CleanRL's pages at commit 7a96de2 (SAC, TD3 and Breakout in its newest stored
-# versions; PPO's table of MuJoCo, which its page includes, in others' quotations of it), and the
-# scoreboard of Craftax in percent of 226. Each has the default number of steps.
+# Read on 2026-11-29. CleanRL's pages: PPO at commit 7a96de2, whose table of MuJoCo, which it
+# includes, and figure of Breakout are from others' quotations; SAC at 08d1c01, TD3 at 0a247b6.
+# Craftax's scoreboard, in percent of 226, at 0a2f7f9. Each has the default number of steps.
 CLEANRL = "https://docs.cleanrl.dev/rl-algorithms"
 
 

@@ -96,7 +96,7 @@ def row(name: str, environment: Any, mean: float) -> str:
 
 def trained(name: str) -> str:
     """The best agent on record for an environment: mean return over 3 seeds, and steps."""
-    groups = map(records.read, sorted(records.KEPT.glob("*.jsonl")))
+    groups = records.kept().values()
     lines = [
         line
         for group in groups

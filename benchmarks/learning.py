@@ -94,7 +94,8 @@ def train(task: Task, places: Sequence[Path], seed: int) -> None:
         (place / records.DONE).unlink(missing_ok=True)
     started = time.monotonic()
     places[0].parent.mkdir(parents=True, exist_ok=True)
-    write(begun(places[0]), how | {"started": time.time()})
+    if not task.together:
+        write(begun(places[0]), how | {"started": time.time()})
     call(line)
     how["seconds"] = round(how["seconds"] + time.monotonic() - started, 1)
     for place in places:
@@ -120,7 +121,7 @@ def again(
 ) -> tuple[Sequence[str], dict[str, Any]] | None:
     """The command that resumes a run of this program that was killed, and how it was made.
 
-    None if there is no whole checkpoint of it. Only our own runs can be resumed, one at a time.
+    None if it has no whole checkpoint: several in one program, and a peer's, begin again.
     """
     note, rows = begun(place), place / run_folder.METRICS
     if "train" not in program or not (note.exists() and rows.exists()):
@@ -138,7 +139,7 @@ def again(
 
 
 def begun(place: Path) -> Path:
-    """Where it stands how a run was begun: beside its folder, which belongs to the command."""
+    """The file that says how a run was begun: beside the folder that its command writes."""
     return place.with_name(f"{place.name}.json")
 
 

@@ -88,9 +88,9 @@ def python_of(peer: str) -> Path:
 
 
 def enter(peer: str) -> None:
-    """Runs this program with the interpreter of a peer's environment, if it is not yet.
+    """Restarts this program with the interpreter of a peer's environment, unless it has it.
 
-    Ends it if the peer is left out.
+    Exits if the peer is left out.
     """
     if sys.prefix == str(FOLDER / peer):
         return

@@ -55,7 +55,7 @@ def test_what_agents_learn_is_written_by_the_records():
 
 
 def test_the_small_pictures_are_drawn_from_the_records(tmp_path):
-    kept = {path.stem: records.read(path) for path in records.KEPT.glob("*.jsonl")}
+    kept = records.kept()
     for group, lines in kept.items():
         path = records.KEPT / records.small_name(group)
         assert path.exists() == (group != "built-in")  # of 21 scales
