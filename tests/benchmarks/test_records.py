@@ -209,6 +209,7 @@ def test_a_run_is_made_once_unless_its_command_changes(tmp_path, monkeypatch, to
     learning.run(task, config)
     assert len(made) == (1 if together else 2)
     assert ("--seeds" in made[0]) == together
+    assert learning.begun(learning.folders(config, task)[0]).exists() != together
     learning.run(task, config)
     assert len(made) == (1 if together else 2)
     learning.folders(config, task)[1].joinpath(records.DONE).unlink()
