@@ -11,7 +11,9 @@ from podracer.checkpoints import checksums
 from podracer.errors import UserError
 from podracer.runs import run_folder
 
-CONFIG = run_folder.CONFIG
+CONFIG, CHECKPOINT = run_folder.CONFIG, f"{run_folder.CHECKPOINTS}/*"
+# Its folder, and those of the runs of --seeds, --sweep or --population.
+OF_RUN = "", "*/"
 FINAL = (0, 2)  # exit codes without a restart: success, and bad input
 
 
@@ -61,7 +63,7 @@ def following(program: Sequence[str]) -> tuple[Sequence[str], str]:
     run = commands(program)
     if _holds_anothers(run):
         return run.first, f"{run.folder} holds the run of another command"
-    for path in run.folder.glob(f"{run_folder.CHECKPOINTS}/*"):
+    for path in _found(run.folder, CHECKPOINT):
         if path.name.isdigit() and not checksums.find_problem(path):
             return run.resume, f"{run.folder} holds a checkpoint"
     return run.anew, f"{run.folder} holds no whole checkpoint yet"
@@ -69,10 +71,14 @@ def following(program: Sequence[str]) -> tuple[Sequence[str], str]:
 
 def _holds_anothers(run: Commands) -> bool:
     """Whether the command failed before it could be refused in a folder that is taken."""
-    places = CONFIG, f"*/{CONFIG}"  # the second is that of a member of --seeds
     known = [x.encode() for x in run.in_config()]  # the file may be damaged
-    paths = [path for x in places for path in run.folder.glob(x)]
+    paths = _found(run.folder, CONFIG)
     return not all(any(x in _text(path) for x in known) for path in paths)
+
+
+def _found(folder: Path, name: str) -> list[Path]:
+    """What a run, or each of several in the folder, has by that name."""
+    return [path for x in OF_RUN for path in folder.glob(f"{x}{name}")]
 
 
 def _text(path: Path) -> bytes:
@@ -96,14 +102,18 @@ def in_shell(program: Sequence[str]) -> str:
 def holds_anothers(run: Commands) -> str:
     """The condition in shell code: a `config.json` without any of the commands."""
     known = " ".join(f"-e {shlex.quote(x)}" for x in run.in_config())
-    folder = shlex.quote(str(run.folder))
-    return f'[ -n "$(grep -sLF {known} {folder}/{CONFIG} {folder}/*/{CONFIG})" ]'
+    return f'[ -n "$(grep -sLF {known} {_places(run.folder, CONFIG)})" ]'
 
 
 def holds_checkpoint(folder: Path) -> str:
     """The condition in shell code. Unfinished checkpoints have other names."""
-    checkpoints = shlex.quote(str(folder / run_folder.CHECKPOINTS))
-    return f'ls {checkpoints} 2>/dev/null | grep -qx "[0-9]*"'
+    found = f"ls -d {_places(folder, CHECKPOINT)} 2>/dev/null"
+    return f'({found}; :) | grep -qx ".*/[0-9]*"'  # ls fails if either is not there
+
+
+def _places(folder: Path, name: str) -> str:
+    """What a shell finds as `_found` does."""
+    return " ".join(f"{shlex.quote(str(folder))}/{x}{name}" for x in OF_RUN)
 
 
 def run(

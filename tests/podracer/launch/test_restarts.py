@@ -131,19 +131,22 @@ def test_a_run_that_is_to_be_removed_is_never_resumed():
         restarts.commands(ANEW)
 
 
+@pytest.mark.parametrize("place", ["", "seed-1"])
 @pytest.mark.parametrize(
     "names, expected",
     [([], ANEW), (["3.orbax-checkpoint-tmp-5"], ANEW), (["3.tmp", "20"], RESUME)],
 )
-def test_a_shell_finds_what_we_find(tmp_path, monkeypatch, names, expected):
+def test_a_shell_finds_what_we_find(tmp_path, monkeypatch, place, names, expected):
     monkeypatch.chdir(tmp_path)
     for name in names:
-        folder = Path("runs/a/checkpoints") / name
+        folder = Path("runs/a") / place / "checkpoints" / name
         folder.mkdir(parents=True)
         checksums.write(folder)
     assert restarts.following(PROGRAM)[0] == expected
-    text = f"anakin() {{ echo anakin $*; }}; {restarts.in_shell(PROGRAM)}"
-    assert bash(text, {}) == f"{' '.join(expected)}\n"
+    said = (
+        f"set -o pipefail; anakin() {{ echo anakin $*; }}; {restarts.in_shell(PROGRAM)}"
+    )
+    assert bash(said, {}) == f"{' '.join(expected)}\n"
 
 
 @pytest.mark.timeout(60)
