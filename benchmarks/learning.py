@@ -84,7 +84,7 @@ def train(task: Task, places: Sequence[Path], seed: int) -> None:
     """One program for this seed and the next; notes in each place how it was made."""
     program = [sys.executable, "-m", *shlex.split(task.command), "--seed", str(seed)]
     program += ["--quiet", "--run"]
-    if task.together:
+    if len(places) > 1:
         program += [str(places[0].parent), "--seeds", str(len(places))]
     else:
         program += [str(places[0])]
@@ -94,8 +94,7 @@ def train(task: Task, places: Sequence[Path], seed: int) -> None:
         (place / records.DONE).unlink(missing_ok=True)
     started = time.monotonic()
     places[0].parent.mkdir(parents=True, exist_ok=True)
-    if not task.together:
-        write(begun(places[0]), how | {"started": time.time()})
+    write(begun(places[0]), how | {"started": time.time()})
     call(line)
     how["seconds"] = round(how["seconds"] + time.monotonic() - started, 1)
     for place in places:
@@ -105,11 +104,15 @@ def train(task: Task, places: Sequence[Path], seed: int) -> None:
 def call(line: Sequence[str]) -> None:
     """Runs a command to its end; stopped here, it is asked to write its checkpoint first.
 
-    Raises CalledProcessError, and TimeoutExpired after HOURS.
+    Raises CalledProcessError, and SystemExit after HOURS.
     """
     with subprocess.Popen(line, stdout=subprocess.DEVNULL) as process:
         try:
             code = process.wait(HOURS * 3600)
+        except subprocess.TimeoutExpired:
+            raise SystemExit(
+                f"stopped after {HOURS:g} hours; start again to resume: {shlex.join(line)}"
+            ) from None
         finally:
             steps.end([process])
     if code:
@@ -121,7 +124,7 @@ def again(
 ) -> tuple[Sequence[str], dict[str, Any]] | None:
     """The command that resumes a run of this program that was killed, and how it was made.
 
-    None if it has no whole checkpoint: several in one program, and a peer's, begin again.
+    None if it has no whole checkpoint, and for a peer's, which begins again.
     """
     note, rows = begun(place), place / run_folder.METRICS
     if "train" not in program or not (note.exists() and rows.exists()):

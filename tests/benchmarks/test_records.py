@@ -209,22 +209,27 @@ def test_a_run_is_made_once_unless_its_command_changes(tmp_path, monkeypatch, to
     learning.run(task, config)
     assert len(made) == (1 if together else 2)
     assert ("--seeds" in made[0]) == together
-    assert learning.begun(learning.folders(config, task)[0]).exists() != together
     learning.run(task, config)
     assert len(made) == (1 if together else 2)
     learning.folders(config, task)[1].joinpath(records.DONE).unlink()
     learning.run(task, config)
     assert made[-1][made[-1].index("--seed") + 1] == "1"
+    assert (
+        "--seeds" not in made[-1] and f"{learning.folders(config, task)[1]}" in made[-1]
+    )
     learning.run(task._replace(command=f"{task.command} --cores 1"), config)
     assert len(made) == (3 if together else 5)
 
 
-def test_a_killed_run_is_resumed_and_on_record(tmp_path, monkeypatch):
+@pytest.mark.parametrize("together", [False, True])
+def test_a_killed_run_is_resumed_and_on_record(tmp_path, monkeypatch, together):
     """Its seconds are those of its parts, the first until its last row."""
     made, commits = [], ["abc", "abc", "def"]
-    task = experiments.Task("smoke", "PPO", "anakin train --env catch")
-    config = learning.Config(only=("smoke",), seeds=1, out=tmp_path)
-    (place,) = learning.folders(config, task)
+    task = experiments.Task(
+        "smoke", "PPO", "anakin train --env catch", together=together
+    )
+    config = learning.Config(only=("smoke",), seeds=1 + together, out=tmp_path)
+    place, *others = learning.folders(config, task)
 
     def call(line):
         made.append(line)
@@ -239,7 +244,8 @@ def test_a_killed_run_is_resumed_and_on_record(tmp_path, monkeypatch):
     monkeypatch.setattr(learning, "call", call)
     monkeypatch.setattr(learning, "commit", lambda: commits[len(made)])
     monkeypatch.setattr(learning.restarts, "following", following)
-    place.mkdir(parents=True)
+    for x in (place, *others):
+        x.mkdir(parents=True)
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             learning.run(task, config)
@@ -252,6 +258,15 @@ def test_a_killed_run_is_resumed_and_on_record(tmp_path, monkeypatch):
     assert 120 <= done["seconds"] < 150 and "started" not in done
     line = {"env": "catch", "agent": "PPO", "command": task.command, "runs": [done]}
     assert next(records.commands([line])).endswith("; killed and resumed 2 times")
+
+
+def test_what_takes_too_long_is_asked_to_write_its_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.setattr(learning, "HOURS", 2 / 3600)
+    text = "trap 'touch saved; exit' TERM; while :; do sleep 0.1; done"
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match=r"after 0\.0\d+ hours; start again to resume"):
+        learning.call(["bash", "-c", text])
+    assert Path("saved").exists()
 
 
 def test_a_result_is_of_the_last_tenth():
