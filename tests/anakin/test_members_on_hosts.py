@@ -17,8 +17,8 @@ STEPS = 6_400  # of 4 environments x 8 steps: 200 updates
 RUN = (
     *("anakin", "train", "--env", "catch", "--preset", "small", "--batch-size", "4"),
     *("--unroll-length", "8", "--network.hidden-sizes", "8"),
-    *("--total-steps", str(STEPS), "--updates-per-report", "10"),
-    *("--checkpoint.steps", "640"),
+    *("--total-steps", str(STEPS), "--updates-per-report", "20"),
+    *("--checkpoint.steps", "1600"),
 )
 POPULATION = (
     *("--population", "4", "--pbt.interval", "1280"),
@@ -72,7 +72,7 @@ def test_a_population_is_that_of_one_host_though_a_host_is_killed(tmp_path):
     for name in MEMBERS:
         interruptions.assert_equal(run / name, whole / name)
         parents = [x["population/parent"] for x in interruptions.rows(run / name)]
-        assert len(parents) == STEPS // 32 // 10
+        assert len(parents) == STEPS // 32 // 20
     every = [x for name in MEMBERS for x in interruptions.rows(run / name)]
     assert any(x["population/parent"] >= 0 for x in every)
     assert many_hosts.said(tmp_path, 0).splitlines()[-2:] == summary

@@ -27,8 +27,8 @@ from tests.interruptions import (
 
 LOCK_STEP = (
     *("--env=jax:catch", "--batch-size=8", "--unroll-length=5", "--seed=3"),
-    *("--cores=2", "--threads-per-core=1", "--max-lag=0", "--checkpoint.steps=1000"),
-    *("--network.hidden-sizes", "16", "--total-steps=12000"),
+    *("--cores=2", "--threads-per-core=1", "--max-lag=0", "--checkpoint.steps=2000"),
+    *("--network.hidden-sizes", "16", "--total-steps=8000"),
 )
 FREE = (
     *("--env=CartPole-v1", "--batch-size=8", "--unroll-length=5", "--cores=2"),
