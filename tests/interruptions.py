@@ -4,9 +4,11 @@ import json
 import multiprocessing
 import os
 import resource
+import runpy
 import signal
 import sys
 import time
+import types
 from importlib import import_module
 from pathlib import Path
 
@@ -40,10 +42,10 @@ def command(program, arguments, output, most_bytes=None):
     run(program, arguments)
 
 
-def say_in(path):
-    """What this process prints goes into a file."""
+def say_in(path, *streams):
+    """What this process prints, by default in both streams, goes into a file."""
     file = open(path, "w")  # noqa: SIM115 it is open until the process ends
-    for stream in (sys.stdout, sys.stderr):
+    for stream in streams or (sys.stdout, sys.stderr):
         os.dup2(file.fileno(), stream.fileno())
 
 
@@ -55,6 +57,37 @@ def run(program, arguments):
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     sys.argv = [program, *arguments]
     import_module(f"{program}.__main__").main()
+
+
+def python(arguments, folder, output):
+    """What a process does: `python -c CODE` or `python -m MODULE ...`, in a folder."""
+    say_in(output, sys.stdout)
+    say_in(errors(output), sys.stderr)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    os.chdir(folder)
+    sys.path.insert(0, str(folder))
+    jax.config.update("jax_numpy_rank_promotion", "allow")  # in other libraries
+    how, what, *rest = arguments
+    sys.argv = [how, *rest]
+    if how == "-c":
+        main = types.ModuleType("__main__")
+        sys.modules["__main__"] = main
+        exec(compile(what, "<string>", "exec"), main.__dict__)  # noqa: S102 as Python does
+    else:
+        runpy.run_module(what, run_name="__main__", alter_sys=True)
+
+
+def errors(output):
+    return output.with_suffix(".errors")
+
+
+def said_by_python(*arguments, folder, output):
+    """What Python prints in a folder, as a user of the library starts it there."""
+    process = processes.Process(target=python, args=(arguments, folder, output))
+    process.start()
+    code = ended(process)
+    assert code == 0, errors(output).read_text()
+    return output.read_text()
 
 
 def start(program, *arguments, output, **options):

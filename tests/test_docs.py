@@ -4,7 +4,6 @@
 """
 
 import dataclasses
-import os
 import re
 import runpy
 import shlex
@@ -27,6 +26,7 @@ from podracer.runs import sinks
 from podracer.transformations import interface, replay
 from sebulba.command.flags import Train as SebulbaTrain
 from sebulba.host_environments import options
+from tests.interruptions import said_by_python
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -58,22 +58,13 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize("needs, code", EXAMPLES)
-def test_an_example_runs(needs, code):
+def test_an_example_runs(needs, code, tmp_path):
     if needs:
         pytest.importorskip(needs)
     shorter = code.replace("1_000_000", "4_000")
     assert shorter != code
-    done = subprocess.run(
-        [sys.executable, "-c", shorter],
-        cwd=ROOT,
-        env=os.environ | {"JAX_NUMPY_RANK_PROMOTION": "allow"},  # in other libraries
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) >= 3
+    printed = said_by_python("-c", shorter, folder=ROOT, output=tmp_path / "said")
+    assert len(printed.splitlines()) >= 3
 
 
 def test_examples_fit_on_a_screen():
@@ -261,15 +252,5 @@ def test_the_page_of_own_code_has_every_kind():
 
 
 def python(*arguments, folder):
-    """What Python prints, started in `folder` as a user of the library does."""
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    """What Python prints in a folder."""
+    return said_by_python(*arguments, folder=folder, output=folder / "said")
