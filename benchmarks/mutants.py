@@ -50,6 +50,7 @@ GRADIENTS = "podracer/learning/gradients.py"
 LOSSES = "podracer/learning/losses.py"
 MINIBATCHES = "podracer/learning/minibatches.py"
 SUMS = "podracer/sums.py"
+TRAINING = "anakin/training.py"
 TRANSFORMATIONS = "podracer/transformations"
 TESTS = {  # of the part, the quickest first: the first that fails ends the run
     ADAPTATION: ("tests/anakin/test_adaptation.py",),
@@ -62,6 +63,7 @@ TESTS = {  # of the part, the quickest first: the first that fails ends the run
     LOSSES: ("tests/podracer/learning", "tests/podracer/agents/test_impala.py"),
     MINIBATCHES: ("tests/podracer/learning", "tests/podracer/agents/test_ppo.py"),
     SUMS: ("tests/podracer/metrics/test_episodes.py",),
+    TRAINING: ("tests/anakin/test_training.py", "tests/anakin/test_agents.py"),
     f"{TRANSFORMATIONS}/normalizer.py": (
         "tests/podracer/transformations/test_normalizer.py",
     ),
@@ -74,6 +76,19 @@ TESTS = {  # of the part, the quickest first: the first that fails ends the run
     ),
     f"{AGENTS}/ppo.py": ("tests/podracer/agents/test_ppo.py",),
     f"{AGENTS}/pqn.py": ("tests/podracer/agents/test_pqn.py",),
+    f"{AGENTS}/dqn.py": (
+        "tests/podracer/agents/test_dqn.py",
+        "tests/podracer/agents/test_cores.py",
+    ),
+    f"{AGENTS}/sac.py": (
+        "tests/podracer/agents/test_sac.py",
+        "tests/anakin/test_agents.py",
+    ),
+    f"{AGENTS}/td3.py": ("tests/podracer/agents/test_td3.py",),
+    f"{AGENTS}/learned_rule.py": (
+        "tests/podracer/agents/test_lpg.py",
+        "tests/anakin/test_agents.py",
+    ),
     f"{AGENTS}/impala.py": ("tests/podracer/agents/test_impala.py",),
     f"{AGENTS}/batch_ppo/update.py": ("tests/podracer/agents/test_batch_ppo.py",),
     f"{AGENTS}/muzero/agent.py": ("tests/podracer/agents/test_muzero.py",),
@@ -213,6 +228,44 @@ MUTANTS = (
         "(largest > model.support.max_return)",
         "(largest > 2 * model.support.max_return)",
     ),
+    Mutant(
+        f"{AGENTS}/dqn.py",
+        "moved, shared.target_params, updates",
+        "moved, params, updates",
+    ),
+    Mutant(f"{AGENTS}/dqn.py", "online if config.double else target", "target"),
+    Mutant(
+        f"{AGENTS}/dqn.py", "jnp.roll(transitions.mask, -1, axis=0)", "transitions.mask"
+    ),
+    Mutant(f"{AGENTS}/sac.py", "* log_prob)[..., None]", "* 0.0)[..., None]"),
+    Mutant(
+        f"{AGENTS}/sac.py",
+        "network.values(shared.targets, after",
+        "network.values(shared.params.critics, after",
+    ),
+    Mutant(
+        f"{AGENTS}/sac.py",
+        "lax.stop_gradient(log_prob + target)",
+        "lax.stop_gradient(log_prob - target)",
+    ),
+    Mutant(
+        f"{AGENTS}/td3.py",
+        "updates % config.policy_delay == 0",
+        "updates % config.policy_delay == 1",
+    ),
+    Mutant(
+        f"{AGENTS}/td3.py",
+        "network.policy(targets.policy, after) + noise",
+        "network.policy(targets.policy, after)",
+    ),
+    Mutant(
+        f"{AGENTS}/learned_rule.py",
+        "average(pull_back(directions)[0])",
+        "pull_back(directions)[0]",
+    ),
+    Mutant(TRAINING, "acting, parallel.core_key(learning)", "acting, learning"),
+    Mutant(TRAINING, "updates=state.updates + 1", "updates=state.updates + 2"),
+    Mutant(TRAINING, "jax.random.fold_in(state.key, state.updates)", "state.key"),
     Mutant(
         f"{CHECKPOINTS}/checksums.py",
         "crc = size + len(chunk), zlib.crc32(chunk, crc)",

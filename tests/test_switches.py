@@ -36,8 +36,8 @@ def train(program, env, *flags, run, **switches):
     [
         ("JAX_ENABLE_X64", "1"),
         ("JAX_DEBUG_NANS", "1"),
-        ("JAX_CHECK_TRACER_LEAKS", "1"),
-        ("JAX_NUMPY_RANK_PROMOTION", "raise"),
+        pytest.param("JAX_CHECK_TRACER_LEAKS", "1", marks=LONGER),
+        pytest.param("JAX_NUMPY_RANK_PROMOTION", "raise", marks=LONGER),  # all tests do
         pytest.param("JAX_DEFAULT_PRNG_IMPL", "unsafe_rbg", marks=LONGER),
         pytest.param("JAX_DEFAULT_MATMUL_PRECISION", "highest", marks=LONGER),
         pytest.param("JAX_DEBUG_INFS", "1", marks=LONGER),

@@ -71,7 +71,10 @@ def begun(cores, rule=everyone_takes_the_next, interval=2, make_agent=None, **mo
     return programs.call, programs.start(keys, values, jnp.arange(4))
 
 
-@pytest.mark.parametrize("cores", [1, 2, pytest.param(4, marks=pytest.mark.slow), 8])
+SLOW = [pytest.param(x, marks=pytest.mark.slow) for x in (1, 4, 8)]
+
+
+@pytest.mark.parametrize("cores", [2, *SLOW])
 def test_exploitation_by_hand_is_the_program(cores):
     """A gather of the shared halves; environments, keys and replay stay where they are."""
     call, start = begun(cores, make_agent=maker(capacity=8))
@@ -110,7 +113,7 @@ def trained(cores):
     return arrays(state), arrays(metrics)
 
 
-@pytest.mark.parametrize("cores", [2, pytest.param(4, marks=pytest.mark.slow), 8])
+@pytest.mark.parametrize("cores", [2, *SLOW[1:]])
 def test_any_number_of_cores_adapts_alike(cores):
     """Who takes over whom is the same; numbers are up to a core's rounding."""
     (state, metrics), (on_one, theirs) = trained(cores), trained(1)

@@ -131,9 +131,11 @@ def trained(case, cores, updates=3, **config):
 # Of two agents on the oldest jax too: eight cores' programs take long to compile.
 OLDEST = ("ppo-continuous", "batch_ppo")
 # Another case of the same agents, or an agent whose programs compile for half a minute.
-SLOW = ("impala-continuous", "disco", "muzero") + tuple(
+SLOW = ("impala-continuous", "disco", "muzero", "ppo-mixed") + tuple(
     f"ppo-{memory}" for memory in ("recurrent", "linear", "transformer")
 )
+# Their updates are those of one core in podracer/agents/test_cores.py.
+SLOW += "impala", "ppo", "pqn", "dqn"
 MARKS = {x: pytest.mark.core for x in OLDEST} | {x: pytest.mark.slow for x in SLOW}
 MARKED = [
     pytest.param(x, marks=[MARKS[x]] if x in MARKS else [])
@@ -204,7 +206,11 @@ def test_the_last_reward_that_a_network_sees_is_the_one_it_acted_on(
 @pytest.mark.core
 @pytest.mark.parametrize(
     ("case", "config"),
-    [("ppo", {"epochs": 2, "minibatches": 2}), ("sac", {}), ("td3", {})],
+    [
+        ("ppo", {"epochs": 2, "minibatches": 2}),
+        ("sac", {}),
+        pytest.param("td3", {}, marks=pytest.mark.slow),
+    ],
     ids=["ppo", "sac", "td3"],
 )
 def test_cores_draw_for_themselves_and_average_every_gradient(case, config):
@@ -237,7 +243,7 @@ def test_batch_ppo_learns_when_the_episodes_are_there():
         np.testing.assert_array_equal(state.learner.local.count, [0] * 8)
 
 
-@pytest.mark.parametrize("length", [6, 1000])
+@pytest.mark.parametrize("length", [6, pytest.param(1000, marks=pytest.mark.slow)])
 def test_an_episode_longer_than_the_memory_stops_the_run(length):
     agent, _ = make("batch_ppo")
     run = anakin.train(

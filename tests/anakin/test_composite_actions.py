@@ -47,7 +47,13 @@ def test_agents_of_discrete_actions_refuse_them_in_one_line(name):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["impala", "ppo", "batch_ppo"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ppo",
+        *(pytest.param(x, marks=pytest.mark.slow) for x in ("impala", "batch_ppo")),
+    ],
+)
 def test_our_other_agents_learn_them(name):
     environment, module = Composite(), AGENTS[name]
     config = {

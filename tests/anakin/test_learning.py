@@ -42,7 +42,11 @@ AT_DISCOUNT_0 = {
 
 
 @pytest.mark.parametrize("module", AT_DISCOUNT_0, ids=lambda x: x.__name__[16:])
-@pytest.mark.parametrize("environment", [Bandit(), Bandits()], ids=["one", "several"])
+@pytest.mark.parametrize(
+    "environment",
+    [pytest.param(Bandit(), marks=pytest.mark.slow), Bandits()],
+    ids=["one", "several"],
+)
 def test_a_bandit_at_discount_0(environment, module):
     """Rewards paired with the wrong actions leave no signal here (at 0.99 they do)."""
     returns = learn(
@@ -90,9 +94,8 @@ def test_cartpole_with_five_seeds():
     assert min(means) >= 475.0
 
 
-@pytest.mark.parametrize(
-    "module", [pytest.param(impala, marks=pytest.mark.slow), ppo], ids=["impala", "ppo"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("module", [impala, ppo], ids=["impala", "ppo"])
 def test_only_a_memory_solves_the_memory_chain(module):
     means = {}
     for memory in ("none", "lstm"):

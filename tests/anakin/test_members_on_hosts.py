@@ -57,6 +57,7 @@ def until_all_save(folder, names, processes):
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.slow
 def test_a_population_is_that_of_one_host_though_a_host_is_killed(tmp_path):
     """In the same bits: members, what they took over, and what the first host says."""
     whole, run = one_host(tmp_path, *POPULATION), tmp_path / "run"

@@ -253,6 +253,7 @@ def data(state):
     return jax.tree.map(leaf, state)
 
 
+@pytest.mark.slow
 def test_lifetimes_are_of_all_ages_and_are_reborn(whole):
     state, row = whole[-1]
     assert row["updates"] == 5 and row["steps"] == RUN["total_steps"]

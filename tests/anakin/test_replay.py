@@ -164,6 +164,7 @@ def test_it_resumes_bit_for_bit_and_on_other_cores_with_empty_rings(
         assert in_use.tolist() == 4 * [2 * BATCH // 4]
 
 
+@pytest.mark.slow
 def test_a_run_with_replay_is_loaded_without(tmp_path, monkeypatch, capsys):
     folder, sizes = tmp_path / "run", "--batch-size 8 --unroll-length 3 --cores 2"
     flags = f"--env catch {sizes} --network.hidden-sizes 8 --total-steps 240"
@@ -188,7 +189,8 @@ def test_a_run_with_replay_is_loaded_without(tmp_path, monkeypatch, capsys):
         np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.parametrize("priority", [pytest.param(0.0, marks=pytest.mark.slow), 0.6])
+@pytest.mark.slow
+@pytest.mark.parametrize("priority", [0.0, 0.6])
 def test_runs_side_by_side_are_those_that_they_would_be_alone(priority):
     options = {"batch_size": BATCH, "unroll_length": LENGTH, "total_steps": 24 * 6}
     options |= {"updates_per_report": 6}

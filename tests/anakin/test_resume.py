@@ -26,7 +26,10 @@ UPDATES, STEPS = 300, 76_800
 ARGUMENTS = (
     *("--env=catch", "--preset=small", "--batch-size=32", "--unroll-length=8"),
     *("--network.hidden-sizes", "16", "--cores=2", "--updates-per-report=20"),
-    *(f"--total-steps={STEPS}", "--checkpoint.steps=12_800"),  # a quarter of a second each
+    *(
+        f"--total-steps={STEPS}",
+        "--checkpoint.steps=12_800",
+    ),  # a quarter of a second each
 )
 
 
@@ -76,6 +79,7 @@ def test_a_terminated_run_saves_and_ends_well(tmp_path, whole):
     assert_equal(folder, whole)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line_and_the_run_goes_on_later(tmp_path, whole):
     folder, said = tmp_path / "run", tmp_path / "said"
     how = ["train", *ARGUMENTS, f"--run={folder}"]

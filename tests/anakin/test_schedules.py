@@ -74,6 +74,7 @@ def run(*flags):
     command.train(["--quiet", *flags])
 
 
+@pytest.mark.slow
 def test_a_population_and_the_schedule_of_its_best_member(tmp_path, monkeypatch):
     """By the command: folders, lineage, a single run that repeats it; resumed as one only."""
     monkeypatch.setattr(command.parallel, "use_cpu_cores", lambda *_, **__: None)

@@ -229,6 +229,23 @@ def test_the_same_seed_gives_the_same_bits_and_another_does_not():
 
 
 @pytest.mark.core
+def test_each_core_and_each_update_draws_for_itself():
+    def drawn(cores):
+        agent = reinforce(50, 3)._replace(
+            learner_step=lambda key, state, _: (
+                state,
+                {"drawn": jax.random.uniform(key)},
+            )
+        )
+        sizes = {"batch_size": 2, "unroll_length": 1, "total_steps": 6}
+        run = anakin.train(agent, Catch(), cores=cores, updates_per_report=1, **sizes)
+        return [row["drawn"] for _, row in run]
+
+    one, two = drawn(1), drawn(2)  # a metric is the mean over cores
+    assert len({*one, *two}) == 6
+
+
+@pytest.mark.core
 def test_parameters_are_bit_equal_on_every_core_after_100_updates():
     state, metrics = last(train(Catch(), total_steps=6400, cores=8))
     assert metrics["updates"] == 100

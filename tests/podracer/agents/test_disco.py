@@ -224,11 +224,8 @@ def updates(checkpoint):
     return int(checkpoint.name)
 
 
-@pytest.mark.parametrize(
-    "command",
-    [anakin, pytest.param(sebulba, marks=pytest.mark.slow)],
-    ids=["anakin", "sebulba"],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [anakin, sebulba], ids=["anakin", "sebulba"])
 def test_a_run_trains_resumes_and_plays(command, tmp_path, monkeypatch):
     """Resumed with all of its state: the lifetime, the target and the replayed."""
     monkeypatch.chdir(tmp_path)

@@ -373,7 +373,9 @@ def some_trajectory(reward=0.0, length=4, batch_size=2):
     return Trajectory(timesteps, ActorOutput(action, extras), ())
 
 
-@pytest.mark.parametrize("reanalyse", [False, True])
+@pytest.mark.parametrize(
+    "reanalyse", [pytest.param(False, marks=pytest.mark.slow), True]
+)
 def test_updates_learn(reanalyse):
     agent = make(reanalyse=reanalyse)
     state = agent.initial_learner_state(jax.random.key(0))

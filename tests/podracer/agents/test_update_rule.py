@@ -42,7 +42,9 @@ def checkpoints(run):
     return sorted(interruptions.checkpoints(Path(run)), key=int)
 
 
-@pytest.mark.parametrize("command", IN, ids=NAMES)
+@pytest.mark.parametrize(
+    "command", [anakin, pytest.param(sebulba, marks=pytest.mark.slow)], ids=NAMES
+)
 def test_a_run_trains_resumes_and_plays(command, tmp_path):
     flags = f"{IN[command]} --checkpoint.steps 80 --checkpoint.keep 2"
     command.train(f"{flags} --update-rule rule.safetensors --run run".split())

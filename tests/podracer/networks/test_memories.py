@@ -26,7 +26,9 @@ KINDS = {
     "gtrxl, long window": {"memory_window": 9, "memory_heads": 2},
 }
 CASES = [
-    pytest.param(name, layers, marks=[pytest.mark.slow] if layers == 1 else [])
+    pytest.param(
+        name, layers, marks=[pytest.mark.slow] * (layers == 1 or name == "gtrxl")
+    )
     for name in KINDS
     for layers in (1, 2)
 ]

@@ -34,7 +34,7 @@ network = networks.actor_critic(
     specs.Array((8,), np.float32), specs.DiscreteArray(2), config
 )
 init = jax.jit(jax.vmap(network.init))
-for seed in range(200):
+for seed in range(60):
     jax.block_until_ready(init(jax.random.split(jax.random.key(seed), 8)))
 print("initialized")
 """

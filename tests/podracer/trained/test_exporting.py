@@ -160,7 +160,17 @@ def trained(case: Case) -> loading.Trained:
 
 
 # Others like them are tried each time.
-SLOW = {"gumbel", "gru", "lru", "mingru", "separate", "shallow", "a3c", "several"}
+SLOW = {
+    "gumbel",
+    "muzero",
+    "gru",
+    "lru",
+    "mingru",
+    "separate",
+    "shallow",
+    "a3c",
+    "several",
+}
 
 
 @pytest.mark.parametrize(

@@ -251,6 +251,7 @@ def test_the_command_compares_a_program_in_the_environment_of_its_run(
     assert exported.load(file).header["updates"] == 20
 
 
+@pytest.mark.slow
 def test_a_program_of_a_host_environment_sees_drawn_observations(
     pong, tmp_path, capsys
 ):
@@ -587,6 +588,7 @@ class Tenths(HostCounter):
         )
 
 
+@pytest.mark.slow
 def test_the_return_of_a_long_episode_does_not_drift():
     """The float32 sum of 10,000 rewards of 0.1 is 999.90."""
     environment = Tenths(batch_size=1, length=10_000)
@@ -650,6 +652,7 @@ def rewarded(tmp_path_factory):
     return train(anakin_command, folder, f"{flags} --network.last-reward")
 
 
+@pytest.mark.slow
 def test_an_agent_that_sees_rewards_acts_as_in_training(rewarded):
     """The same actions as the runner's own, step by step of an environment."""
     trained = loading.restore(rewarded)
@@ -709,7 +712,7 @@ def test_a_reward_is_not_guessed(rewarded, catch):
     "flags",
     [
         "--network.memory gru --network.memory-size 4",
-        "--interface.normalize-observations",
+        pytest.param("--interface.normalize-observations", marks=pytest.mark.slow),
     ],
 )
 def test_what_the_policy_does_not_see_need_not_be_there(tmp_path, flags, capsys):

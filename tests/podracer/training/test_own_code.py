@@ -79,7 +79,7 @@ def test_anakin_walks_the_whole_length(here, cores, capsys):
     assert (here / "curves.png").exists()
 
 
-@pytest.mark.parametrize("env", ["near", "Plain"])
+@pytest.mark.parametrize("env", [pytest.param("near", marks=pytest.mark.slow), "Plain"])
 def test_sebulba_takes_the_same_environment(here, env, capsys):
     names = f"{OWN} --env jax:my_env:{env}"
     cores = "--actor-cores 1 --learner-cores 1 --threads-per-core 1 --total-steps 40"
@@ -107,14 +107,10 @@ def test_sebulba_takes_the_same_environment(here, env, capsys):
     ("program", "env", "flags"),
     [
         ("anakin", "my_env:Chase", "--cores 2 --updates-per-report 1"),
-        pytest.param(
-            "sebulba",
-            "jax:my_env:Chase",
-            "--cores 3 --learner-cores 2",
-            marks=pytest.mark.slow,
-        ),
+        ("sebulba", "jax:my_env:Chase", "--cores 3 --learner-cores 2"),
     ],
 )
+@pytest.mark.slow
 def test_a_killed_run_resumes(here, program, env, flags):
     names = f"{OWN} --env {env}"
     endless = "--checkpoint.steps 20 --total-steps 1000000000"
