@@ -59,14 +59,14 @@ def run(program, arguments):
     import_module(f"{program}.__main__").main()
 
 
-def python(arguments, folder, output):
+def python(arguments, folder, output, rank_promotion):
     """What a process does: `python -c CODE` or `python -m MODULE ...`, in a folder."""
     say_in(output, sys.stdout)
     say_in(errors(output), sys.stderr)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.chdir(folder)
     sys.path.insert(0, str(folder))
-    jax.config.update("jax_numpy_rank_promotion", "allow")  # in other libraries
+    jax.config.update("jax_numpy_rank_promotion", rank_promotion)
     how, what, *rest = arguments
     sys.argv = [how, *rest]
     if how == "-c":
@@ -81,9 +81,11 @@ def errors(output):
     return output.with_suffix(".errors")
 
 
-def said_by_python(*arguments, folder, output):
+def said_by_python(*arguments, folder, output, rank_promotion="raise"):
     """What Python prints in a folder, as a user of the library starts it there."""
-    process = processes.Process(target=python, args=(arguments, folder, output))
+    process = processes.Process(
+        target=python, args=(arguments, folder, output, rank_promotion)
+    )
     process.start()
     code = ended(process)
     assert code == 0, errors(output).read_text()
