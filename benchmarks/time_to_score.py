@@ -342,17 +342,21 @@ def page(records: dict[str, Any]) -> str:
 
 def row(who: str, runs: list[dict[str, Any]]) -> str:
     """A line of a task's table; a run that did not reach the score has a dash."""
-    seconds = [f"{x['seconds']:.1f}" if x["reached"] else "-" for x in runs]
-    middle = sorted(x["seconds"] if x["reached"] else float("inf") for x in runs)
-    median = middle[len(middle) // 2]
     cells = (
         who,
-        ", ".join(seconds),
-        "-" if median == float("inf") else f"{median:.1f}",
+        ", ".join(median([x]) for x in runs),
+        median(runs),
         ", ".join(metrics.human(x["steps"]) for x in runs),
         f"{max(x['load'] for x in runs):.1f}",
     )
     return f"| {' | '.join(cells)} |"
+
+
+def median(runs: list[dict[str, Any]]) -> str:
+    """Of seconds, the slower of two in the middle; a dash if that did not reach the score."""
+    order = sorted(runs, key=lambda x: (not x["reached"], x["seconds"]))
+    middle = order[len(order) // 2]
+    return f"{middle['seconds']:.1f}" if middle["reached"] else "-"
 
 
 def main() -> None:
