@@ -35,7 +35,7 @@ def train(program, env, *flags, run, **switches):
     ("switch", "value"),
     [
         ("JAX_ENABLE_X64", "1"),
-        ("JAX_DEBUG_NANS", "1"),
+        pytest.param("JAX_DEBUG_NANS", "1", marks=LONGER),
         pytest.param("JAX_CHECK_TRACER_LEAKS", "1", marks=LONGER),
         pytest.param("JAX_NUMPY_RANK_PROMOTION", "raise", marks=LONGER),  # all tests do
         pytest.param("JAX_DEFAULT_PRNG_IMPL", "unsafe_rbg", marks=LONGER),

@@ -173,6 +173,7 @@ def train(total_updates, adapt, seeds=range(4), cores=2, **more):
 TRUNCATION = Adaptation(partial(truncation, config=FIELDS), 16 * 5)
 
 
+@pytest.mark.slow
 def test_without_exploitation_each_is_as_if_the_others_were_not_there():
     """An interval as long as the run, and no rule, give the same bits."""
     never = TRUNCATION._replace(steps=16 * 10)

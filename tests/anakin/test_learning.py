@@ -41,7 +41,13 @@ AT_DISCOUNT_0 = {
 }
 
 
-@pytest.mark.parametrize("module", AT_DISCOUNT_0, ids=lambda x: x.__name__[16:])
+@pytest.mark.parametrize(
+    "module",
+    [
+        pytest.param(x, marks=[pytest.mark.slow] * (x is not ppo), id=x.__name__[16:])
+        for x in AT_DISCOUNT_0
+    ],
+)
 @pytest.mark.parametrize(
     "environment",
     [pytest.param(Bandit(), marks=pytest.mark.slow), Bandits()],
@@ -115,6 +121,7 @@ def test_only_a_memory_solves_the_memory_chain(module):
     assert abs(means["none"]) < 0.5
 
 
+@pytest.mark.slow
 def test_pendulum_swings_up():
     """Random play gets about -1,200; the full run is in benchmarks.learning."""
     environment, preset = envs_jax.make("pendulum"), ppo.PRESETS["continuous"]

@@ -76,7 +76,7 @@ def test_the_environment_keeps_the_contract():
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(x, marks=[] if x in ("dqn", "ppo") else pytest.mark.slow)
+        pytest.param(x, marks=[] if x == "dqn" else pytest.mark.slow)
         for x in AGENTS_AND_NETWORKS
     ],
 )

@@ -269,9 +269,9 @@ ADAPTING = "--population 2 --pbt.interval 3200 --pbt.fields learning-rate=1e-5..
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("several", "name"),
-    [pytest.param("--seeds 2", "seed", marks=pytest.mark.slow), (ADAPTING, "member")],
+    ("several", "name"), [("--seeds 2", "seed"), (ADAPTING, "member")]
 )
 def test_killed_they_resume_together_to_the_same_bits(tmp_path, several, name):
     """Each alone would be another program, whose rounding differs."""

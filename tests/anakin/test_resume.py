@@ -126,6 +126,7 @@ def test_another_configuration_is_refused(whole, flags, line, monkeypatch, capsy
     assert sorted(whole.glob("**/*")) == before
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_for_longer_if_asked(tmp_path, whole):
     folder, said = tmp_path / "run", tmp_path / "said"
     shutil.copytree(whole, folder)

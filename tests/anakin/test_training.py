@@ -260,6 +260,7 @@ def test_a_run_traces_its_unit_once():
     assert calls == {"actor_step": 1, "learner_step": 1}
 
 
+@pytest.mark.slow
 def test_500_calls_in_a_row_on_8_cores():
     state, metrics = last(
         train(Catch(), total_steps=500 * 64, updates_per_report=1, cores=8)

@@ -403,6 +403,7 @@ def command(monkeypatch):
     return run_command
 
 
+@pytest.mark.slow
 def test_the_command_searches_in_programs_of_several(tmp_path, command, capsys):
     base = tmp_path / "s"
     how = "--tune.trials", "3", "--tune.together", "2", "--cores", "2", f"--run={base}"
@@ -518,6 +519,7 @@ def test_a_run_that_ended_before_its_study_knew_is_not_trained_again(
         next(commands.rows(None, trial))
 
 
+@pytest.mark.slow
 def test_a_killed_command_continues_its_trial_from_the_checkpoint(tmp_path):
     """Of Sebulba; what is finished is not touched."""
     folder, said = tmp_path / "s", tmp_path / "said"

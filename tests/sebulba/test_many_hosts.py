@@ -87,10 +87,8 @@ def whole(tmp_path_factory):
     return folder / "run"
 
 
-@pytest.mark.parametrize(
-    ("number", "how"),
-    [(0, signal.SIGKILL), pytest.param(1, signal.SIGTERM, marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize(("number", "how"), [(0, signal.SIGKILL), (1, signal.SIGTERM)])
+@pytest.mark.slow
 def test_a_run_that_one_host_ended_goes_on_bit_for_bit(tmp_path, whole, number, how):
     processes, run = command(tmp_path), tmp_path / "run"
     interruptions.until(

@@ -16,6 +16,7 @@ SEEDS = (
 )
 
 
+@pytest.mark.slow
 def test_stopped_in_the_first_run_they_resume_as_if_never(tmp_path):
     """In lock-step, so that both folders have the same rows."""
     whole, stopped, said = tmp_path / "whole", tmp_path / "stopped", tmp_path / "said"

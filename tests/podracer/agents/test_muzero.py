@@ -98,7 +98,11 @@ def two_steps():
 @pytest.mark.core
 @pytest.mark.parametrize(
     "simulations, visits, value",
-    [(8, [0, 8, 0], 1.688889), (16, [1, 15, 0], 2.047059), (50, [2, 47, 1], 2.343137)],
+    [
+        (8, [0, 8, 0], 1.688889),
+        pytest.param(16, [1, 15, 0], 2.047059, marks=pytest.mark.slow),
+        (50, [2, 47, 1], 2.343137),
+    ],
 )
 def test_the_search_has_mctxs_numbers(simulations, visits, value):
     got = found(two_steps(), jnp.zeros(1), num_simulations=simulations, **AS_IN_F4)
@@ -112,7 +116,7 @@ def test_the_search_has_mctxs_numbers(simulations, visits, value):
     "simulations, weights, value",
     [
         (8, [0.0027, 0.98674, 0.01055], 0.811111),
-        (16, [0.00186, 0.9155, 0.08264], 1.464706),
+        pytest.param(16, [0.00186, 0.9155, 0.08264], 1.464706, marks=pytest.mark.slow),
         (50, [0.00049, 0.97032, 0.02919], 2.064706),
     ],
 )

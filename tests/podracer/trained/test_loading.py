@@ -470,6 +470,7 @@ def test_a_film_of_a_wrapped_environment():
     assert [frame.picture.max() for frame in film.frames] == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_game_as_a_film(pong, tmp_path, capsys):
     out = tmp_path / "pong.gif"
     sebulba_command.render([str(pong), str(out), "--max-steps", "5"])
@@ -712,9 +713,10 @@ def test_a_reward_is_not_guessed(rewarded, catch):
     "flags",
     [
         "--network.memory gru --network.memory-size 4",
-        pytest.param("--interface.normalize-observations", marks=pytest.mark.slow),
+        "--interface.normalize-observations",
     ],
 )
+@pytest.mark.slow
 def test_what_the_policy_does_not_see_need_not_be_there(tmp_path, flags, capsys):
     """Also where the value remembers it, and where it is normalized."""
     environment = "tests.environments:Privileged"
@@ -742,6 +744,7 @@ def test_what_the_policy_does_not_see_need_not_be_there(tmp_path, flags, capsys)
     assert "over 2 episodes" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_masks_and_a_privileged_critic_in_sebulba(tmp_path):
     """What is forbidden would be rewarded with NaN, which stops a run."""
     sees = "--network.policy-sees pixels state --network.value-sees state action_mask"

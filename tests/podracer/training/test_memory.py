@@ -129,10 +129,18 @@ META = (
             "agent.epochs is 100000000",
         ),
         ((*CATCH, "--env.rows=1000000"), "env.rows is 1000000"),
-        ((*CATCH, "--batch-size=10000000"), "batch_size is 10000000"),
         ((*CATCH, "--replay.capacity=10000000"), "replay.capacity is 10000000"),
-        ((*CATCH, "--seeds=2", "--batch-size=5000000"), "batch_size is 5000000"),
-        ((*META, "--lifetimes=1000000"), "lifetimes is 1000000"),
+        *(
+            pytest.param(*x, marks=pytest.mark.slow)  # the others, by longer programs
+            for x in (
+                ((*CATCH, "--batch-size=10000000"), "batch_size is 10000000"),
+                (
+                    (*CATCH, "--seeds=2", "--batch-size=5000000"),
+                    "batch_size is 5000000",
+                ),
+                ((*META, "--lifetimes=1000000"), "lifetimes is 1000000"),
+            )
+        ),
     ],
 )
 def test_the_field_that_takes_the_memory_is_named(flags, line, monkeypatch, tmp_path):

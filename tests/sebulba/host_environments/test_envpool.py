@@ -103,8 +103,15 @@ def test_lives_are_episodes_if_asked_and_games_are_counted_whole():
     assert whole.finished_games() is None
 
 
-@pytest.mark.parametrize("per_life", [False, True])
-@pytest.mark.parametrize("name", ["Pong-v5", "Breakout-v5"])
+@pytest.mark.parametrize(
+    ("name", "per_life"),
+    [
+        ("Breakout-v5", True),
+        pytest.param("Breakout-v5", False, marks=pytest.mark.slow),
+        pytest.param("Pong-v5", True, marks=pytest.mark.slow),
+        ("Pong-v5", False),
+    ],
+)
 def test_single_frames_stack_to_what_envpool_stacks(name, per_life):
     """Bit for bit; but EnvPool lets the stack of a new life look back into the last."""
     import envpool
