@@ -128,17 +128,14 @@ def trained(case, cores, updates=3, **config):
     return state
 
 
-# Of one agent on the oldest jax too: eight cores' programs take long to compile.
-OLDEST = ("batch_ppo",)
 # Another case of the same agents, or an agent whose programs compile for half a minute.
 SLOW = ("impala-continuous", "disco", "muzero", "ppo-mixed") + tuple(
     f"ppo-{which}" for which in ("recurrent", "linear", "transformer", "continuous")
 )
 # Their updates are those of one core in podracer/agents/test_cores.py.
 SLOW += "impala", "ppo", "pqn", "dqn"
-MARKS = {x: pytest.mark.core for x in OLDEST} | {x: pytest.mark.slow for x in SLOW}
 MARKED = [
-    pytest.param(x, marks=[MARKS[x]] if x in MARKS else [])
+    pytest.param(x, marks=[pytest.mark.slow] * (x in SLOW))
     for x in CASES
     if x not in NOISY
 ]
@@ -203,11 +200,10 @@ def test_the_last_reward_that_a_network_sees_is_the_one_it_acted_on(
     assert float(found["kl"]) == pytest.approx(0.0, abs=1e-6)
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
     ("case", "config"),
     [
-        ("ppo", {"epochs": 2, "minibatches": 2}),
+        pytest.param("ppo", {"epochs": 2, "minibatches": 2}, marks=pytest.mark.core),
         ("sac", {}),
         pytest.param("td3", {}, marks=pytest.mark.slow),
     ],

@@ -90,7 +90,6 @@ def observations(ring):
     return np.concatenate(of_updates, axis=1)
 
 
-@pytest.mark.core
 def test_cores_keep_what_one_would_and_learn_the_same():
     """Until something is learned; after that each core draws its own samples."""
     replay = Config(4 * BATCH, minimum_fill=4 * BATCH)

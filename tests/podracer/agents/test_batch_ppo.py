@@ -275,7 +275,6 @@ def test_a_memory_with_space_is_not():
     )
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
     "config",
     [

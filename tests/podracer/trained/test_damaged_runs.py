@@ -250,6 +250,7 @@ NO_FILES = {
 @FUZZ
 @given(seed=st.integers(0, 2**64 - 1))
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_any_file_may_be_none_and_no_other_is_written(case, tmp_path, seed):
     chance = random.Random(seed)
     folder = damaged_copy(case, tmp_path)

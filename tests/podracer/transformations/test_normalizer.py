@@ -400,7 +400,6 @@ def last(iterator):
     return item
 
 
-@pytest.mark.core
 def test_impala_in_anakin_whatever_the_cores():
     agent = normalizing_impala(Counter())
     results = []

@@ -105,17 +105,21 @@ SIZES = {
 }
 UNROLL_LENGTH = 4
 PLACES = (*SLICES, *GPUS)
-QUICK = [
-    *((name, "v3:32x32") for name in CONFIGS),
-    *((name, place) for name in ("impala", "ppo") for place in ("v5e:1x1", "h100:4")),
-]
-CASES = pytest.mark.parametrize(
-    ("name", "place"),
-    [
-        pytest.param(*case, marks=[pytest.mark.slow] * (case not in QUICK))
-        for case in itertools.product(CONFIGS, PLACES)
-    ],
-)
+
+
+def cases(quick):
+    """All agents at all places; those that are not quick before a release."""
+    quick = [
+        *((name, "v3:32x32") for name in quick),
+        *(("impala", place) for place in ("v5e:1x1", "h100:4")),
+    ]
+    return pytest.mark.parametrize(
+        ("name", "place"),
+        [
+            pytest.param(*case, marks=[pytest.mark.slow] * (case not in quick))
+            for case in itertools.product(CONFIGS, PLACES)
+        ],
+    )
 
 
 def test_a_population_gathers_learners_once_a_call():
@@ -217,7 +221,8 @@ def test_kernels_of_a_gpu_overlap(monkeypatch):
     assert compiler_options(SingleDeviceSharding(second)) == {}
 
 
-@CASES
+# The programs of the two others take the compiler three times as long.
+@cases(CONFIGS.keys() - {"muzero", "disco"})
 def test_anakin(name, place):
     cores = slice_of(place).cores
     start, call = anakin.programs(
@@ -238,9 +243,8 @@ def test_anakin(name, place):
     assert call.memory.peak < 2**26
 
 
-@pytest.mark.parametrize(
-    "place", [pytest.param("v5e:1x1", marks=pytest.mark.slow), "v5e:2x4"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["v5e:1x1", "v5e:2x4"])
 def test_meta_training(place):
     """The rule's gradient is averaged at once; agents do not average with one another."""
     cores = slice_of(place).cores
@@ -261,7 +265,8 @@ def test_meta_training(place):
     assert not call.module.host_transfers
 
 
-@CASES
+# Most of a learner's program is that of Anakin.
+@cases(("impala", "batch_ppo", "dqn"))
 def test_sebulba(name, place):
     slice = slice_of(place)
     hosts = [split(cores) for cores in slice.hosts]
@@ -326,7 +331,8 @@ def command(program, *flags):
 
 
 @pytest.mark.parametrize(
-    "program, env", [("anakin", "catch"), ("sebulba", "jax:catch")]
+    "program, env",
+    [("anakin", "catch"), pytest.param("sebulba", "jax:catch", marks=pytest.mark.slow)],
 )
 def test_the_command_reports(program, env):
     done = command(program, "--tpu", "v5e:1x1", "--env", env)
