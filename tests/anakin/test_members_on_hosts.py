@@ -122,6 +122,7 @@ def test_who_fails_on_one_host_costs_no_run_of_another(tmp_path):
         assert f"{failed}: " in many_hosts.said(tmp_path, number)
 
 
+@pytest.mark.slow
 def test_members_that_hosts_cannot_share_are_refused(tmp_path):
     flags = (*POPULATION, "--population", "3", "--run", "run", "--cores", "1")
     processes = train(tmp_path, *flags, count=2)

@@ -45,11 +45,8 @@ def whole(tmp_path_factory):
     return folder / "run"
 
 
-SLOW = pytest.param(10, marks=pytest.mark.slow)
-
-
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("count", [3, SLOW])
+@pytest.mark.parametrize("count", [1, pytest.param(10, marks=pytest.mark.slow)])
 def test_killed_at_any_moments_it_ends_as_if_never(tmp_path, whole, count):
     chance, number = random.Random(0), 0
     moments = [chance.uniform(0.0, 0.3) for _ in range(count)]

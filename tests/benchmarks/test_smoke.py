@@ -120,7 +120,8 @@ def run(name, folder):
     runpy.run_module(f"benchmarks.{name}", run_name="__main__")
 
 
-SLOW = ("muzero", "population")  # compiles many searches; starts six commands
+# Compiles many searches; starts six commands; is a part of peers.__main__.
+SLOW = ("muzero", "population", "peers.ours")
 NAMES = [
     pytest.param(
         name,

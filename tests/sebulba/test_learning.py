@@ -105,7 +105,9 @@ LEARNS = [
 ]
 
 
-@pytest.mark.parametrize("train", [in_anakin, in_sebulba])
+@pytest.mark.parametrize(
+    "train", [pytest.param(in_anakin, marks=pytest.mark.slow), in_sebulba]
+)
 @pytest.mark.parametrize("name", LEARNS)
 def test_every_agent_learns_catch_in_both(name, train):
     agent = make_agent(name, envs_jax.make("catch"))

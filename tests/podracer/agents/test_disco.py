@@ -183,6 +183,7 @@ def test_weights_are_constants_of_the_agent():
     assert carried < sum(np.prod(shape) for shape in weights.SHAPES.values())
 
 
+@pytest.mark.slow
 def test_a_recurrent_agent_replays_its_memory():
     """The learner's policy is the actor's where neither params nor memory differ."""
     recurrent = dataclasses.replace(NETWORK, memory="lstm", memory_size=4)

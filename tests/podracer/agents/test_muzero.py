@@ -183,6 +183,7 @@ def test_identity_dynamics_are_a_one_step_look_ahead(policy):
         np.testing.assert_allclose(got.value, (1 + 24 * simulated) / 25, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_environments_do_not_share_noise():
     """What is found for one depends neither on the others in the batch nor on its row."""
     keys, others = keys_of(4), keys_of(4, seed=1)
@@ -410,6 +411,7 @@ def test_updates_learn(reanalyse):
     assert (losses[0] == losses[1]) == reanalyse
 
 
+@pytest.mark.slow
 def test_a_return_beyond_the_support_stops_the_run():
     agent = make(reanalyse=False)
     state = agent.initial_learner_state(jax.random.key(0))

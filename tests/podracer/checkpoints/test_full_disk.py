@@ -1,5 +1,7 @@
 """A disk that is full while a checkpoint is written: one line, and nothing else."""
 
+import pytest
+
 from tests.interruptions import checkpoints, ended, lines, start
 
 SMALL = (
@@ -15,7 +17,8 @@ def said(folder, *arguments, code, **options):
     return lines(folder / "said")
 
 
-def test_a_full_disk_is_one_line_which_promises_nothing_that_is_not_there(tmp_path):
+@pytest.mark.slow
+def test_a_full_disk_at_the_first_checkpoint_is_one_line(tmp_path):
     run = tmp_path / "run"
     new = *SMALL, "--total-steps=640", f"--run={run}"
     (line,) = said(tmp_path, *new, code=2, most_bytes=FULL)
@@ -25,6 +28,12 @@ def test_a_full_disk_is_one_line_which_promises_nothing_that_is_not_there(tmp_pa
     )
     assert not checkpoints(run)
     assert not said(tmp_path, *new, "--overwrite", code=0)
+    assert "10" in checkpoints(run)
+
+
+def test_a_full_disk_is_one_line_which_promises_nothing_that_is_not_there(tmp_path):
+    run = tmp_path / "run"
+    assert not said(tmp_path, *SMALL, "--total-steps=640", f"--run={run}", code=0)
     more = f"--resume={run}", "--allow-changes", "--total-steps=1280", "--quiet"
     (line,) = said(tmp_path, "train", *more, code=2, most_bytes=FULL)
     assert line == (

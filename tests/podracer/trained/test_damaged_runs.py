@@ -28,7 +28,7 @@ from podracer.training import configuring
 from tests.podracer.trained.test_loading import SMALL, train
 
 FLAGS = f"--env catch {SMALL} --cores 1 --total-steps 640 --updates-per-report 2"
-EXAMPLES = int(os.environ.get("PODRACER_FUZZ", "5"))  # docs/reliability.md has more
+EXAMPLES = int(os.environ.get("PODRACER_FUZZ", "3"))  # docs/reliability.md has more
 
 
 FUZZ = settings(
