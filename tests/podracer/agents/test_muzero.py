@@ -411,7 +411,6 @@ def test_updates_learn(reanalyse):
     assert (losses[0] == losses[1]) == reanalyse
 
 
-@pytest.mark.slow
 def test_a_return_beyond_the_support_stops_the_run():
     agent = make(reanalyse=False)
     state = agent.initial_learner_state(jax.random.key(0))
