@@ -63,9 +63,12 @@ def test_an_example_runs(needs, code, tmp_path):
         pytest.importorskip(needs)
     shorter = code.replace("1_000_000", "4_000")
     assert shorter != code
-    in_libraries = {"rank_promotion": "allow"}
-    said = tmp_path / "said"
-    printed = said_by_python("-c", shorter, folder=ROOT, output=said, **in_libraries)
+    printed = said_by_python(
+        *("-c", shorter),
+        folder=ROOT,
+        output=tmp_path / "said",
+        rank_promotion="allow",  # in other libraries
+    )
     assert len(printed.splitlines()) >= 3
 
 

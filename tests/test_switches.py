@@ -71,7 +71,6 @@ def test_a_switch_is_refused_in_one_line(how, switch, value, line, tmp_path):
 
 
 @pytest.mark.timeout(330)
-@pytest.mark.slow
 def test_a_run_is_not_resumed_with_other_random_keys(tmp_path):
     done = train(*ANAKIN, run=[f"--run={tmp_path}"], JAX_DEFAULT_PRNG_IMPL="rbg")
     assert done.returncode == 0, done.stderr

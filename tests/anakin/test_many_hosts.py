@@ -108,7 +108,6 @@ def test_a_run_goes_on_with_another_number_of_hosts(whole, tmp_path):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.slow
 def test_hosts_with_other_numbers_are_refused(tmp_path):
     each = [(*RUN, "--agent.discount-factor", x) for x in ("0.9", "0.8")]
     processes = many_hosts.start(tmp_path, many_hosts.command, each)
@@ -120,7 +119,6 @@ def test_hosts_with_other_numbers_are_refused(tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.slow
 def test_hosts_that_know_of_other_numbers_of_hosts_are_refused(tmp_path):
     each = [[2], [3]]
     assert many_hosts.codes(many_hosts.start(tmp_path, with_hosts, each)) == [2, 2]

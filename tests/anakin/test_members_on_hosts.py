@@ -105,7 +105,6 @@ def test_runs_are_those_of_one_host_and_stop_at_the_same_update(tmp_path):
 
 
 @pytest.mark.core
-@pytest.mark.slow
 def test_who_fails_on_one_host_costs_no_run_of_another(tmp_path):
     """All hosts name it, and end with its exit code when the others are saved."""
     flags = "--sweep", "learning-rate=1e-3,1e30", "--agent.no-decay-learning-rate"
@@ -122,7 +121,6 @@ def test_who_fails_on_one_host_costs_no_run_of_another(tmp_path):
         assert f"{failed}: " in many_hosts.said(tmp_path, number)
 
 
-@pytest.mark.slow
 def test_members_that_hosts_cannot_share_are_refused(tmp_path):
     flags = (*POPULATION, "--population", "3", "--run", "run", "--cores", "1")
     processes = train(tmp_path, *flags, count=2)

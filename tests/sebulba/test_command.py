@@ -58,7 +58,6 @@ def test_a_run_reports_speed_lag_and_who_waited(tmp_path):
     assert "the learner waited" in output.splitlines()[-1]
 
 
-@pytest.mark.slow
 def test_continuous_actions_of_a_simulator(tmp_path, monkeypatch):
     arguments = "--agent ppo --preset mujoco --env HalfCheetah-v4 --total-steps 4096"
     faster = "--agent.epochs 1 --agent.minibatches 2 --actor-cores 1 --learner-cores 1"
@@ -73,7 +72,6 @@ def test_continuous_actions_of_a_simulator(tmp_path, monkeypatch):
     assert (train["max_lag"], train["threads_per_core"]) == (0, 1)  # the preset's
 
 
-@pytest.mark.slow
 def test_a_resumed_run_has_new_seeds_and_evaluations_have_the_same(
     tmp_path, monkeypatch
 ):

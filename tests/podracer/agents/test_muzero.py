@@ -183,7 +183,6 @@ def test_identity_dynamics_are_a_one_step_look_ahead(policy):
         np.testing.assert_allclose(got.value, (1 + 24 * simulated) / 25, rtol=1e-3)
 
 
-@pytest.mark.slow
 def test_environments_do_not_share_noise():
     """What is found for one depends neither on the others in the batch nor on its row."""
     keys, others = keys_of(4), keys_of(4, seed=1)

@@ -40,7 +40,6 @@ print("initialized")
 """
 
 
-@pytest.mark.slow
 def test_two_threads_initialize_many_networks_at_once():
     flags = "--xla_force_host_platform_device_count=1"
     done = subprocess.run(

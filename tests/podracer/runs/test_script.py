@@ -80,7 +80,6 @@ def ended(process):
         process.wait()
 
 
-@pytest.mark.slow
 def test_a_run_in_another_thread(agent, tmp_path):
     """As an agent of Weights & Biases runs it: there are no signals, all else is there."""
     before = signal.getsignal(signal.SIGTERM)
@@ -244,7 +243,6 @@ def test_wrappers_do_not_hide_the_environments_name(tmp_path, agent):
     assert config["env"] == "sides"
 
 
-@pytest.mark.slow
 def test_it_evaluates_while_it_trains(tmp_path, agent, whole):
     options = {"evaluate": anakin.evaluate, "evaluate_steps": 2_000}
     train(agent, tmp_path / "run", evaluate_episodes=3, **options)

@@ -93,7 +93,6 @@ def test_each_checkpoint_and_value_is_a_line(car, grid, capsys, tmp_path):
     ]
 
 
-@pytest.mark.slow
 def test_other_environments_of_the_same_shapes(grid, capsys):
     flags = "--episodes 2 --max-steps 3 --env grid-door-key grid-empty --env.size 6"
     anakin_command.evaluate([str(grid), *flags.split()])

@@ -713,10 +713,9 @@ def test_a_reward_is_not_guessed(rewarded, catch):
     "flags",
     [
         "--network.memory gru --network.memory-size 4",
-        "--interface.normalize-observations",
+        pytest.param("--interface.normalize-observations", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.slow
 def test_what_the_policy_does_not_see_need_not_be_there(tmp_path, flags, capsys):
     """Also where the value remembers it, and where it is normalized."""
     environment = "tests.environments:Privileged"
