@@ -1,8 +1,7 @@
 """Agents for both architectures: `load(RUN)` is a trained one, `record` keeps a run."""
 
-import importlib
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if sys.platform == "win32":
     raise ImportError(
@@ -11,6 +10,10 @@ if sys.platform == "win32":
     )
 
 from podracer import interrupts
+
+interrupts.answer_early()
+
+from podracer.imports import at_first_use
 
 __all__ = [
     "hosts",
@@ -31,23 +34,16 @@ if TYPE_CHECKING:  # for editors and docs/api, which read this without running i
     from podracer.trained import load
     from podracer.transformations import normalizer, ranges
 
-# What users import from here, loaded where it is asked for: JAX is slow to import.
-_MODULES = {
-    "hosts": "parallel.hosts",
-    "load": "trained",
-    "normalizer": "transformations.normalizer",
-    "parallel": "parallel",
-    "plot": "runs.plot",
-    "record": "runs.script",
-    "ranges": "transformations.ranges",
-    "tune": "tune",
-}
-
-interrupts.answer_early()
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module 'podracer' has no attribute {name!r}")
-    module = importlib.import_module(f"podracer.{_MODULES[name]}")
-    return getattr(module, name) if name in ("load", "record") else module
+__getattr__ = at_first_use(  # JAX is slow to import
+    __name__,
+    {
+        "hosts": "parallel.hosts",
+        "load": "trained:load",
+        "normalizer": "transformations.normalizer",
+        "parallel": "parallel",
+        "plot": "runs.plot",
+        "record": "runs.script:record",
+        "ranges": "transformations.ranges",
+        "tune": "tune",
+    },
+)

@@ -1,12 +1,12 @@
 """A user's own code by name, MODULE or MODULE:NAME: imported, or one line on what is wrong.
 
-Also a library that is imported at its first use, and which command installs an extra.
+Also what is imported at its first use, and which command installs an extra.
 """
 
 import dataclasses
-import importlib.metadata
 import importlib.util
 import traceback
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -20,9 +20,11 @@ def install(extra: str) -> str:
 
     It names these packages themselves, whichever way we were installed.
     """
+    from importlib import metadata  # slow to import
+
     try:
-        requirements = importlib.metadata.requires(DISTRIBUTION) or []
-    except importlib.metadata.PackageNotFoundError:  # a checkout on the path
+        requirements = metadata.requires(DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:  # a checkout on the path
         requirements = []
     parts = [x.partition(";") for x in requirements]
     marker = f'extra == "{extra}"'
@@ -30,6 +32,24 @@ def install(extra: str) -> str:
         name.strip() for name, _, rest in parts if marker in rest.replace("'", '"')
     ]
     return "pip install " + " ".join(f"'{x}'" for x in packages or [f".[{extra}]"])
+
+
+def at_first_use(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
+    """`__getattr__` of a package that imports what users take from it when they do (PEP 562).
+
+    Args:
+      package: its name.
+      places: of each name the MODULE inside the package that it is, or MODULE:NAME.
+    """
+
+    def get(name: str) -> Any:
+        if name not in places:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module, _, attribute = places[name].partition(":")
+        found = importlib.import_module(f"{package}.{module}")
+        return getattr(found, attribute) if attribute else found
+
+    return get
 
 
 @dataclasses.dataclass(frozen=True)

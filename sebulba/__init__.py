@@ -1,8 +1,25 @@
 """Sebulba: environments on the host, actor and learner cores (arXiv:2104.06272)."""
 
+from typing import TYPE_CHECKING
+
 import podracer  # noqa: F401 first: from here on Ctrl-C is one line
-from sebulba import cores, host_environments
-from sebulba.evaluation import evaluate, film
-from sebulba.training import State, train
+from podracer.imports import at_first_use
 
 __all__ = ["State", "cores", "evaluate", "film", "host_environments", "train"]
+
+if TYPE_CHECKING:  # for editors and docs/api, which read this without running it
+    from sebulba import cores, host_environments
+    from sebulba.evaluation import evaluate, film
+    from sebulba.training import State, train
+
+__getattr__ = at_first_use(  # JAX is slow to import
+    __name__,
+    {
+        "State": "training:State",
+        "cores": "cores",
+        "evaluate": "evaluation:evaluate",
+        "film": "evaluation:film",
+        "host_environments": "host_environments",
+        "train": "training:train",
+    },
+)

@@ -24,8 +24,8 @@ TIMES = ("second", "waiting")  # in the names of metrics that two runs may not s
 processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(
     [
-        "anakin.__main__",
-        "sebulba.__main__",
+        "anakin.command.subcommands",
+        "sebulba.command.subcommands",
         "podracer.runs.plot",
         "orbax.checkpoint",
         "rlax",

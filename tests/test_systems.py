@@ -32,7 +32,7 @@ nowhere = pathlib.Path("/nowhere")
 memory.CGROUP = memory.MEMINFO = programs.CPU = cpu.QUOTA = nowhere
 assert parallel.processors() == os.cpu_count()
 assert programs._cpu()
-from anakin.__main__ import train
+from anakin.command.subcommands import train
 train([*"--env=catch --batch-size=4 --unroll-length=4 --total-steps=32".split(),
        *"--network.hidden-sizes=8 --quiet --cores=1".split(), f"--run={sys.argv[1]}"])
 assert memory.available() == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

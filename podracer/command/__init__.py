@@ -4,7 +4,7 @@ flags.py: flags to a dataclass; values.py: a dataclass to JSON and back; ends.py
 and signals; programs.py: the cache of compiled programs.
 """
 
-from podracer.command.ends import dispatch, exits, stopping
+from podracer.command.ends import dispatch, exits, of_module, stopping
 from podracer.command.flags import (
     Choice,
     Environments,
@@ -31,6 +31,7 @@ __all__ = [
     "filled",
     "keep_programs",
     "make_choice",
+    "of_module",
     "parse",
     "read",
     "stopping",

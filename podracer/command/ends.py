@@ -3,6 +3,8 @@
 import atexit
 import contextlib
 import errno
+import gc
+import importlib
 import inspect
 import io
 import os
@@ -42,6 +44,32 @@ def dispatch(
         raise UserError(f"no such command: {argv[0]!r}{nearest(argv[0], commands)}")
 
 
+def of_module(
+    name: str, summaries: Mapping[str, str]
+) -> dict[str, Callable[[list[str]], None]]:
+    """The commands of a module that needs JAX: both are imported when one of them is called.
+
+    Args:
+      name: of the module; its `COMMANDS` holds their functions.
+      summaries: a line of each, for `--help`, which then takes no time.
+    """
+
+    def of(key: str) -> Callable[[list[str]], None]:
+        def run(argv: list[str]) -> None:
+            interrupts.answer_early()
+            from podracer import kernels
+
+            function = importlib.import_module(name).COMMANDS[key]
+            interrupts.answer_as_usual()
+            kernels.install()
+            function(argv)
+
+        run.__doc__ = summaries[key]
+        return run
+
+    return {key: of(key) for key in summaries}
+
+
 def _summary(function: Callable) -> str:
     """The first paragraph of a function's docstring, on one line."""
     return " ".join((inspect.getdoc(function) or "").partition("\n\n")[0].split())
@@ -57,6 +85,8 @@ def exits(program: str) -> Iterator[None]:
     The other hosts of a run end too, see `parallel.watch`, and threads that hang, see
     `_ending_threads`. Modules in the current folder can be imported, as with `python -m`.
     """
+    # Python would search all that was traced for cycles at its end: 0.7 s.
+    atexit.register(gc.freeze)
     with _ending_threads(), _saying_why(program):
         yield
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-import anakin.__main__ as command
+import anakin.__main__ as program
+import anakin.command.subcommands as command
 import anakin.population
 from podracer.errors import UserError
 from podracer.metrics import VOCABULARY, Recent
@@ -35,7 +36,7 @@ def fails(arguments, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["anakin", *arguments])
     monkeypatch.setattr(command.parallel, "use_cpu_cores", lambda *_, **__: None)
     with pytest.raises(SystemExit) as stop:
-        command.main()
+        program.main()
     return stop.value.code
 
 

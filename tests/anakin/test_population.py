@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import anakin
-import anakin.__main__ as command
+import anakin.command.subcommands as command
 import envs_jax
 from anakin import population
 from podracer import metrics, networks, parallel

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import anakin
-import anakin.__main__ as command
+import anakin.command.subcommands as command
 from anakin import population, training
 from envs_jax import Batched, Catch, auto_reset
 from podracer import networks, parallel

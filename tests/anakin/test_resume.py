@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-import anakin.__main__ as command
+import anakin.__main__ as program
+import anakin.command.subcommands as command
 from podracer.runs import run_folder
 from tests.interruptions import (
     assert_equal,
@@ -116,7 +117,7 @@ def test_another_configuration_is_refused(whole, flags, line, monkeypatch, capsy
     monkeypatch.setattr(sys, "argv", ["anakin", "train", f"--resume={whole}", *flags])
     monkeypatch.setattr(command.parallel, "use_cpu_cores", lambda *_, **__: None)
     with pytest.raises(SystemExit) as stop:
-        command.main()
+        program.main()
     said = capsys.readouterr()
     (text,) = said.err.splitlines()
     assert stop.value.code == 2 and line in text

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import anakin
-import anakin.__main__ as command
+import anakin.command.subcommands as command
 from anakin import schedules
 from anakin.schedules import Schedule
 from podracer.errors import UserError

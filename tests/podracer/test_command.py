@@ -1,6 +1,7 @@
 """The command line: a configuration, or exactly one line that says what is wrong."""
 
 import dataclasses
+import importlib
 import json
 import os
 import subprocess
@@ -549,3 +550,26 @@ def test_help_shows_the_flags_that_most_people_use_and_all_if_asked(
     assert (
         "a sentence whose words are many, with learning-rate=1e-3,3e-3 among" in whole
     )
+
+
+HELP = """
+import sys
+sys.argv = [sys.argv[1], "--help"]
+__import__(f"{sys.argv[0]}.__main__").__main__.main()
+assert "jax" not in sys.modules
+"""
+
+
+@pytest.mark.parametrize("program", ["anakin", "sebulba"])
+def test_help_names_every_command_without_jax(program):
+    said = subprocess.run(
+        [sys.executable, "-c", HELP, program],
+        env=os.environ | {"PYTHONPATH": os.getcwd()},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    subcommands = importlib.import_module(f"{program}.command.subcommands")
+    lines = said.stdout.splitlines()[3:]
+    assert {x.split()[0] for x in lines} == {*subcommands.COMMANDS}

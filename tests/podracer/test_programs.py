@@ -10,13 +10,13 @@ from pathlib import Path
 import jax
 import pytest
 
-from anakin import __main__ as anakin
 from anakin.command import meta_train
+from anakin.command import subcommands as anakin
 from podracer import command
 from podracer.command import programs
 from podracer.errors import UserError
 from podracer.parallel import hosts
-from sebulba import __main__ as sebulba
+from sebulba.command import subcommands as sebulba
 
 NAMES = (
     "jax_compilation_cache_dir",

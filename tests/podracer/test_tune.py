@@ -13,7 +13,7 @@ from typing import Literal
 
 import pytest
 
-import anakin.__main__ as anakin_command
+import anakin.command.subcommands as anakin_command
 import podracer
 from anakin.command.flags import Train as AnakinTrain
 from podracer import metrics

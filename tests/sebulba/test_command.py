@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-import sebulba.__main__ as command
+import sebulba.__main__ as program
+import sebulba.command.subcommands as command
 from podracer.agents import ppo
 from podracer.errors import UserError
 from podracer.metrics import VOCABULARY
@@ -180,7 +181,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     monkeypatch.setattr(sys, "argv", ["sebulba", "train", "--quiet", *arguments])
     monkeypatch.setattr(training.parallel, "use_cpu_cores", lambda *_, **__: None)
     with pytest.raises(SystemExit) as stop:
-        command.main()
+        program.main()
     error = capsys.readouterr().err
     assert stop.value.code == 2
     assert line in error and error.count("\n") == 1

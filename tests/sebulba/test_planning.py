@@ -9,8 +9,8 @@ from podracer import networks, parallel
 from podracer.agents import impala
 from podracer.errors import UserError
 from podracer.plan import compiled, slices
-from sebulba import __main__ as command
 from sebulba import host_environments, planning
+from sebulba.command import subcommands as command
 
 HOSTS = 2
 

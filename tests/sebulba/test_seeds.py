@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-import sebulba.__main__ as command
+import sebulba.command.subcommands as command
 from podracer.errors import UserError
 from podracer.runs import run_folder
 from tests.interruptions import ended, lines, rows, size, start, until

@@ -14,7 +14,8 @@ from dm_env import specs
 from flax import struct
 
 import anakin
-import anakin.__main__ as command
+import anakin.__main__ as program
+import anakin.command.subcommands as command
 import envs_jax
 from envs_jax import adapters
 from envs_jax.adapters import (
@@ -362,7 +363,7 @@ def test_the_commands_error_is_one_line(library, arguments, line, monkeypatch, c
     monkeypatch.setattr(sys, "argv", ["anakin", "train", *arguments])
     monkeypatch.setattr(command.parallel, "use_cpu_cores", lambda *_, **__: None)
     with pytest.raises(SystemExit) as stop:
-        command.main()
+        program.main()
     error = capsys.readouterr().err
     assert stop.value.code == 2 and line in error and error.count("\n") == 1
 

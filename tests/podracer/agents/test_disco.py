@@ -11,9 +11,9 @@ import optax
 import pytest
 from dm_env import specs
 
-import anakin.__main__ as anakin
+import anakin.command.subcommands as anakin
 import podracer
-import sebulba.__main__ as sebulba
+import sebulba.command.subcommands as sebulba
 from podracer import rules
 from podracer.agent import ActorOutput, LearnerState, Trajectory
 from podracer.agents import disco, learned_rule

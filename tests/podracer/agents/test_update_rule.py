@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import anakin.__main__ as anakin
+import anakin.command.subcommands as anakin
 import podracer
-import sebulba.__main__ as sebulba
+import sebulba.command.subcommands as sebulba
 from podracer import metrics
 from podracer.errors import UserError
 from podracer.rules import files

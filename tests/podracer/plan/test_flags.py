@@ -7,10 +7,10 @@ import jax
 import pytest
 from jax.experimental import topologies
 
-from anakin import __main__ as anakin
+from anakin.command import subcommands as anakin
 from podracer.errors import UserError
 from podracer.plan import flags, gpu, slices, tpu
-from sebulba import __main__ as sebulba
+from sebulba.command import subcommands as sebulba
 
 
 def test_a_missing_compiler_is_one_line(monkeypatch):

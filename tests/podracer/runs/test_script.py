@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import anakin
-import anakin.__main__ as anakin_command
+import anakin.command.subcommands as anakin_command
 import envs_jax
 import podracer
 import podracer.__main__ as command

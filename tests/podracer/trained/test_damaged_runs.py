@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import anakin
-import anakin.__main__ as anakin_command
+import anakin.command.subcommands as anakin_command
 import envs_jax
 import podracer.__main__ as command
 from podracer import metrics

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import anakin
-import anakin.__main__ as anakin_command
+import anakin.command.subcommands as anakin_command
 import envs_jax
 import podracer.__main__ as podracer_command
 import sebulba
-import sebulba.__main__ as sebulba_command
+import sebulba.command.subcommands as sebulba_command
 from podracer.checkpoints import retention
 from podracer.errors import UserError
 from podracer.runs import evaluation

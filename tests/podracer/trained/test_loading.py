@@ -20,12 +20,12 @@ from dm_env import StepType, TimeStep, specs
 from PIL import Image
 
 import anakin
-import anakin.__main__ as anakin_command
+import anakin.command.subcommands as anakin_command
 import envs_jax
 import podracer
 import podracer.__main__ as command
 import sebulba
-import sebulba.__main__ as sebulba_command
+import sebulba.command.subcommands as sebulba_command
 from podracer import exported, metrics
 from podracer.agents import ppo
 from podracer.errors import UserError

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from dm_env import specs
 
-import anakin.__main__ as anakin_command
+import anakin.command.subcommands as anakin_command
 import podracer
-import sebulba.__main__ as sebulba_command
+import sebulba.command.subcommands as sebulba_command
 from podracer import command
 from podracer.agents import impala, ppo
 from podracer.errors import UserError

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import importlib
 import io
 import itertools
 import json
@@ -13,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import anakin
-import anakin.__main__ as anakin_command
+import anakin.command.subcommands as anakin_command
 import anakin.population
 import sebulba
-import sebulba.__main__ as sebulba_command
+import sebulba.command.subcommands as sebulba_command
 from podracer import command, errors
 from podracer.agents import AGENTS, from_flags
 from tests.environments import HostCounter
@@ -111,7 +112,7 @@ def check(program, folder, argv):
     ):
         patch.setattr(sys, "argv", [program, *argv])
         try:
-            COMMANDS[program].main()
+            importlib.import_module(f"{program}.__main__").main()
         except Started:
             pass
         except SystemExit as end:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from dm_env import specs
 
-from anakin import __main__ as anakin
+from anakin.command import subcommands as anakin
 from podracer import command, networks, parallel
 from podracer.agents import impala, ppo
 from podracer.errors import UserError

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import anakin.__main__ as anakin_command
+import anakin.command.subcommands as anakin_command
 import podracer
 import podracer.__main__ as podracer_command
-import sebulba.__main__ as sebulba_command
+import sebulba.command.subcommands as sebulba_command
 from podracer.errors import UserError
 from tests import interruptions
 from tests.podracer.training import own_code
