@@ -30,6 +30,9 @@ LEARNERS = tests/anakin/test_learning.py tests/anakin/test_training.py \
   tests/sebulba/test_learning.py \
   $(addprefix tests/podracer/,agents learning rules transformations)
 
+# Where the tests of what depends on the version of jax are: collecting all files takes twice as long.
+CORE = -m "core and not slow" $(shell grep -rl --include='test_*.py' 'mark\.core' tests)
+
 # What `make test-libraries` installs, one after another.
 LIBRARIES = brax craftax gymnax jumanji kinetix navix playground xland
 
@@ -65,10 +68,10 @@ test-slow: .venv/ready .venv-tpu/ready  ## the others: more cases and longer pro
 	@.venv-tpu/bin/pytest -q tests/podracer/plan/tpu -m "slow"
 
 test-oldest: .venv-oldest/ready  ## the core tests on the oldest jax that we support
-	@.venv-oldest/bin/pytest -q $(TOGETHER) -m "core and not slow"
+	@.venv-oldest/bin/pytest -q $(TOGETHER) $(CORE)
 
 test-newest: .venv-newest/ready  ## the same on the newest releases for this Python, before a release
-	@.venv-newest/bin/pytest -q $(TOGETHER) -m "core and not slow"
+	@.venv-newest/bin/pytest -q $(TOGETHER) $(CORE)
 
 test-libraries: .venv/ready  ## whether agents train in each library's environments, and policies become ONNX, in newest releases
 	@for x in $(LIBRARIES); do \

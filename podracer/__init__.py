@@ -40,10 +40,8 @@ __getattr__ = at_first_use(  # JAX is slow to import
         "hosts": "parallel.hosts",
         "load": "trained:load",
         "normalizer": "transformations.normalizer",
-        "parallel": "parallel",
         "plot": "runs.plot",
         "record": "runs.script:record",
         "ranges": "transformations.ranges",
-        "tune": "tune",
     },
 )

@@ -39,14 +39,21 @@ def at_first_use(package: str, places: Mapping[str, str]) -> Callable[[str], Any
 
     Args:
       package: its name.
-      places: of each name the MODULE inside the package that it is, or MODULE:NAME.
+      places: of a name the MODULE inside the package that it is, or MODULE:NAME. Any other is
+        the module of that name.
     """
 
     def get(name: str) -> Any:
-        if name not in places:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module, _, attribute = places[name].partition(":")
-        found = importlib.import_module(f"{package}.{module}")
+        module, _, attribute = places.get(name, name).partition(":")
+        path = f"{package}.{module}"
+        try:
+            found = importlib.import_module(path)
+        except ModuleNotFoundError as error:
+            if error.name != path:  # what it needs is missing
+                raise
+            raise AttributeError(
+                f"module {package!r} has no attribute {name!r}"
+            ) from None
         return getattr(found, attribute) if attribute else found
 
     return get

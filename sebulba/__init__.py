@@ -16,10 +16,8 @@ __getattr__ = at_first_use(  # JAX is slow to import
     __name__,
     {
         "State": "training:State",
-        "cores": "cores",
         "evaluate": "evaluation:evaluate",
         "film": "evaluation:film",
-        "host_environments": "host_environments",
         "train": "training:train",
     },
 )

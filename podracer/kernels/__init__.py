@@ -13,6 +13,7 @@ from podracer.kernels.convolution import conv_general_dilated, max_pool
 from podracer.kernels.foreign import without_effect
 from podracer.kernels.installing import install
 from podracer.kernels.loops import linear_recurrence, scan
+from podracer.kernels.platforms import for_all_platforms
 from podracer.kernels.products import concatenate, dot_general, relu
 from podracer.kernels.rows import write_rows
 from podracer.kernels.shuffling import permutation
@@ -25,6 +26,7 @@ __all__ = [
     "conv_general_dilated",
     "cpu_flags",
     "dot_general",
+    "for_all_platforms",
     "grad_of_sum",
     "install",
     "is_on",

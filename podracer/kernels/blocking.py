@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from podracer.kernels.platforms import by_platform
 from podracer.kernels.switch import is_on
 
 # What a CPU processes at once:
@@ -57,9 +58,7 @@ def grad_of_sum(loss: Callable) -> Callable:
     def gradient(params, rows, memory):
         if not is_on("blocking"):
             return at_once(params, rows, memory)
-        return jax.lax.platform_dependent(
-            params, rows, memory, cpu=by_blocks, default=at_once
-        )
+        return by_platform(params, rows, memory, cpu=by_blocks, default=at_once)
 
     return gradient
 
@@ -87,9 +86,7 @@ def unroll(step: Callable, at_once: Callable) -> Callable:
         rows = timesteps.reward.shape
         if keeps_activations(*rows, nbytes) or not is_on("blocking"):
             return at_once(params, memory, timesteps)
-        return jax.lax.platform_dependent(
-            params, memory, timesteps, cpu=row_by_row, default=at_once
-        )
+        return by_platform(params, memory, timesteps, cpu=row_by_row, default=at_once)
 
     return unrolled
 

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from podracer.kernels.platforms import by_platform
 from podracer.kernels.switch import is_on
 
 Pads = tuple[tuple[int, int], tuple[int, int]]  # (top, bottom), (left, right)
@@ -61,7 +62,7 @@ def _convolve_backward(strides, pads, residuals, d_output):
         return unblock(_gradients(*blocks, d_output))
 
     native = _gradient(partial(_convolve, strides, pads))
-    return lax.platform_dependent(*residuals, d_output, cpu=on_cpu, default=native)
+    return by_platform(*residuals, d_output, cpu=on_cpu, default=native)
 
 
 convolve.defvjp(lambda *x: (convolve(*x), x[:2]), _convolve_backward)
@@ -120,12 +121,12 @@ def _native_max_pool(x, window=WINDOW, strides=STRIDES, padding=PADDING):
 
 @jax.custom_vjp
 def _max_pool(x):
-    return lax.platform_dependent(x, cpu=_max_pool_by_axis, default=_native_max_pool)
+    return by_platform(x, cpu=_max_pool_by_axis, default=_native_max_pool)
 
 
 def _max_pool_backward(x, d_y):
     on_cpu, native = _gradient(_max_pool_by_axis), _gradient(_native_max_pool)
-    return lax.platform_dependent(x, d_y, cpu=on_cpu, default=native)
+    return by_platform(x, d_y, cpu=on_cpu, default=native)
 
 
 _max_pool.defvjp(lambda x: (_max_pool(x), x), _max_pool_backward)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core
 
+from podracer.kernels.platforms import by_platform
 from podracer.kernels.switch import is_on
 
 LARGE = 3000  # operations of a step: larger ones, as brax's, are taken singly
@@ -44,7 +45,7 @@ def scan(
         rows = jax.tree.map(lambda x, y: x.reshape(-1, *y.shape), rows, results)
         return carry, rows
 
-    return jax.lax.platform_dependent(
+    return by_platform(
         carry, xs, cpu=partial(jax.lax.scan, step), default=on_accelerator
     )
 
@@ -77,9 +78,7 @@ def linear_recurrence(decay: Any, inputs: Any, before: Any) -> Any:
 
     if not is_on("loops"):
         return together(decay, inputs, before)
-    return jax.lax.platform_dependent(
-        decay, inputs, before, cpu=step_by_step, default=together
-    )
+    return by_platform(decay, inputs, before, cpu=step_by_step, default=together)
 
 
 def _composed(earlier: tuple[Any, Any], later: tuple[Any, Any]) -> tuple[Any, Any]:

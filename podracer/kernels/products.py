@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from podracer.kernels.platforms import by_platform
 from podracer.kernels.switch import is_on
 
 NARROW = 8  # outputs up to which a CPU multiplies by one column after the other
@@ -42,7 +43,7 @@ def concatenate(arrays: Sequence[jax.Array], axis: int) -> jax.Array:
     x = jnp.concatenate(arrays, axis)
     if not is_on("products"):
         return x
-    return lax.platform_dependent(x, cpu=on_cpu, default=lambda x: x)
+    return by_platform(x, cpu=on_cpu, default=lambda x: x)
 
 
 def relu(x: jax.Array) -> jax.Array:
@@ -62,7 +63,7 @@ def _by_column(x, kernel, dimension_numbers, **options):
         columns = jnp.split(kernel, kernel.shape[1], 1)
         return jnp.concatenate([whole(x, column) for column in columns], -1)
 
-    return lax.platform_dependent(x, kernel, cpu=on_cpu, default=whole)
+    return by_platform(x, kernel, cpu=on_cpu, default=whole)
 
 
 def _transposed(x, kernel, dimension_numbers, precision=None):
@@ -81,7 +82,7 @@ def _product(precision, x, kernel):
 def _product_jvp(precision, primals, tangents):
     x, kernel = primals
     d_x, d_kernel = tangents
-    written = lax.platform_dependent(
+    written = by_platform(
         x, cpu=lambda x: lax.optimization_barrier(x.T), default=jnp.transpose
     )
     # Linear in d_kernel: in reverse mode this product becomes x' times the output's gradient.

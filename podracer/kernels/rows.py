@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from podracer.kernels.platforms import by_platform
 from podracer.kernels.switch import is_on
 
 
@@ -16,9 +17,7 @@ def write_rows(rows: Any, row: Any, place: jax.Array) -> Any:
     """
     if not is_on("rows"):
         return _write(rows, row, place)
-    return jax.lax.platform_dependent(
-        rows, row, place, tpu=_write_each_place, default=_write
-    )
+    return by_platform(rows, row, place, tpu=_write_each_place, default=_write)
 
 
 def _write(rows: Any, row: Any, place: jax.Array) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
-from podracer import parallel
+from podracer import kernels, parallel
 from podracer.errors import UserError
 from podracer.plan import hlo
 
@@ -116,7 +116,9 @@ def compile(name: str, program: Any, *shapes: Any) -> Program:
       DoesNotFit: a core has too little memory.
       Refused: the compiler rejects it for another reason.
     """
-    lowered, started = program.lower(*shapes), time.perf_counter()
+    with kernels.for_all_platforms():
+        lowered = program.lower(*shapes)
+    started = time.perf_counter()
     try:
         compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:

@@ -109,7 +109,10 @@ def stablehlo(program: Program) -> bytes:
 
     arguments = ([of(x) for x in program.header[y]] for y in ("weights", "inputs"))
     try:
-        whole = jax.export.export(jax.jit(program.act), platforms=PLATFORMS)(*arguments)
+        with kernels.for_all_platforms():
+            whole = jax.export.export(jax.jit(program.act), platforms=PLATFORMS)(
+                *arguments
+            )
         serialized = bytes(whole.serialize())
     except ImportError as error:
         raise UserError("writing a program takes: pip install flatbuffers") from error

@@ -18,6 +18,7 @@ from envs_jax.wrappers import Batched, auto_reset
 from podracer import kernels, networks, parallel
 from podracer.agents import impala
 from podracer.errors import UserError
+from podracer.kernels import loops
 from tests.agents import counting, reinforce
 from tests.environments import Counter, Explosive
 
@@ -91,10 +92,8 @@ def test_row_t_of_a_trajectory_is_row_0_of_the_next():
 
 
 def on_an_accelerator(monkeypatch):
-    """Programs compute what they would there."""
-    monkeypatch.setattr(
-        jax.lax, "platform_dependent", lambda *x, default, **_: default(*x)
-    )
+    """Loops compute what they would there."""
+    monkeypatch.setattr(loops, "by_platform", lambda *x, default, **_: default(*x))
 
 
 class Image(Catch):

@@ -1,5 +1,6 @@
 """What kernels are compiled to: on a CPU in their own way, elsewhere as JAX's operations."""
 
+import contextlib
 import re
 
 import jax
@@ -23,7 +24,8 @@ def gradient_for(platform: str, outputs: int) -> str:
     x = jnp.ones((5, 4))
     params = layer.init(jax.random.key(0), x)
     gradient = jax.grad(lambda params, x: jnp.sum(layer.apply(params, x)))
-    traced = jax.jit(gradient).trace(params, x)
+    with kernels.for_all_platforms():
+        traced = jax.jit(gradient).trace(params, x)
     return traced.lower(lowering_platforms=(platform,)).as_text()
 
 
@@ -75,7 +77,8 @@ def test_is_native_elsewhere(platform, case):
     def heavy(function, *args):
         """The operations of that name and all that is said of them."""
         gradient = jax.jit(jax.grad(lambda *args: jnp.sum(function(*args) ** 2)))
-        lowered = gradient.trace(*args).lower(lowering_platforms=(platform,))
+        with kernels.for_all_platforms():
+            lowered = gradient.trace(*args).lower(lowering_platforms=(platform,))
         operations = r"((?:convolution|reduce_window|select_and_scatter)\W.*)"
         text = re.sub(r"[%#]\w+", "", lowered.as_text())  # no names of values
         return sorted(re.findall(operations, text))
@@ -103,7 +106,9 @@ def test_only_wide_rows_are_computed_one_by_one(length, batch_size, row_by_row):
     assert ("while" in program) == row_by_row
 
 
-def test_a_loss_is_traced_once_for_a_part_and_once_for_the_whole():
+@pytest.mark.parametrize("platforms", ["here", "all"])
+def test_a_loss_is_traced_once_for_a_part_and_once_for_the_whole(platforms):
+    """The whole is what others than CPUs compute."""
     traced = []
 
     def counted(params, rows, memory):
@@ -111,8 +116,10 @@ def test_a_loss_is_traced_once_for_a_part_and_once_for_the_whole():
         return loss_of_rows(params, rows, memory)
 
     rows = jnp.ones((6, 300, 4))
-    jax.jit(kernels.grad_of_sum(counted)).lower(jnp.ones(4), rows, ())
-    assert sorted(traced) == [(300, 1, 4), (300, 6, 4)]
+    for_all = platforms == "all"
+    with kernels.for_all_platforms() if for_all else contextlib.nullcontext():
+        jax.jit(kernels.grad_of_sum(counted)).lower(jnp.ones(4), rows, ())
+    assert sorted(traced) == [(300, 1, 4), (300, 6, 4)][: 1 + for_all]
 
 
 def test_operations_are_counted_as_often_as_they_run():

@@ -17,9 +17,7 @@ def step(carry, image):
 
 def on(platform, monkeypatch, **options):
     """(program, its results), with the branch of that platform."""
-    monkeypatch.setattr(
-        jax.lax, "platform_dependent", lambda *x, **known: known[platform](*x)
-    )
+    monkeypatch.setattr(loops, "by_platform", lambda *x, **known: known[platform](*x))
     traced = jax.jit(lambda x: kernels.scan(step, jnp.float32(0.0), x, **options))
     return str(traced.trace(IMAGES).jaxpr), traced(IMAGES)
 
@@ -58,9 +56,7 @@ def test_a_linear_recurrence_is_the_same_on_any_platform(
         return (real, imaginary) if is_complex else real
 
     for platform in ("cpu", "default"):
-        monkeypatch.setattr(
-            jax.lax, "platform_dependent", lambda *x, p=platform, **f: f[p](*x)
-        )
+        monkeypatch.setattr(loops, "by_platform", lambda *x, p=platform, **f: f[p](*x))
         function = jax.jit(lambda *x: kernels.linear_recurrence(*x))  # not traced yet
         program = str(function.trace(pair(decay), pair(inputs), pair(before)).jaxpr)
         assert ("scan" in program) == (platform == "cpu")

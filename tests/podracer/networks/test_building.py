@@ -12,6 +12,7 @@ from dm_env import specs
 
 from podracer import networks
 from podracer.errors import UserError
+from podracer.kernels import loops
 from podracer.networks import heads
 from tests.environments import rows
 from tests.jitted import drawn, jitted_network
@@ -165,7 +166,7 @@ def test_a_core_computes_on_an_accelerator_what_it_does_on_a_cpu(
 
     def on(platform):
         monkeypatch.setattr(
-            jax.lax, "platform_dependent", lambda *x, **known: known[platform](*x)
+            loops, "by_platform", lambda *x, **known: known[platform](*x)
         )
         memory = jax.tree.map(lambda x: x + 0.5, network.initial_memory(2))
         gradient = jax.value_and_grad(loss, (0, 1))
