@@ -31,7 +31,7 @@ LEARNERS = tests/anakin/test_learning.py tests/anakin/test_training.py \
   $(addprefix tests/podracer/,agents learning rules transformations)
 
 # Where the tests of what depends on the version of jax are: collecting all files takes twice as long.
-CORE = -m "core and not slow" $(shell grep -rl --include='test_*.py' 'mark\.core' tests)
+CORE = -m "core and not slow" $(sort $(shell grep -rl --include='test_*.py' 'mark\.core' tests))
 
 # What `make test-libraries` installs, one after another.
 LIBRARIES = brax craftax gymnax jumanji kinetix navix playground xland
