@@ -237,7 +237,6 @@ def our_imports(path: str) -> set[str]:
     return found
 
 
-@pytest.mark.core
 def test_importing_starts_no_backend_and_loads_no_simulator():
     """Programs choose their platform, and join other hosts, after importing us."""
     in_worker_processes = {

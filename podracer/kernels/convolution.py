@@ -2,8 +2,7 @@
 
 XLA:CPU computes a convolution's gradient 7 to 40 times slower inside a loop (jax issue
 12868), where it keeps a layout for which it has no kernel. Pooling is slow in forward passes
-too. So on a CPU these are written in operations that are fast there; other platforms have XLA's own. The platform is that of the lowered program, not
-of the machine that lowers it.
+too. So on a CPU these are written in operations that are fast there; other platforms have XLA's own.
 """
 
 from collections.abc import Callable, Sequence

@@ -203,7 +203,7 @@ def test_the_last_reward_that_a_network_sees_is_the_one_it_acted_on(
 @pytest.mark.parametrize(
     ("case", "config"),
     [
-        pytest.param("ppo", {"epochs": 2, "minibatches": 2}, marks=pytest.mark.core),
+        ("ppo", {"epochs": 2, "minibatches": 2}),
         ("sac", {}),
         pytest.param("td3", {}, marks=pytest.mark.slow),
     ],

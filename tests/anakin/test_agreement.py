@@ -39,8 +39,7 @@ def test_an_agent_that_forgets_to_average_is_stopped_at_the_first_report():
         next(train(forgetful(), 2))
 
 
-@pytest.mark.core
-@pytest.mark.parametrize("cores", [1, 2, 8])
+@pytest.mark.parametrize("cores", [1, 2, pytest.param(8, marks=pytest.mark.core)])
 def test_an_agent_that_averages_is_not(cores):
     state, _ = next(train(averaging(), cores))
     assert state.updates == 1

@@ -118,8 +118,9 @@ def test_images_are_delivered_whole(monkeypatch):
         assert not boards[row, :, [x for x in range(9) if x != row]].any()
 
 
-@pytest.mark.core
-@pytest.mark.parametrize("unroll_length", [3, 4, 9])
+@pytest.mark.parametrize(
+    "unroll_length", [3, 4, pytest.param(9, marks=pytest.mark.core)]
+)
 def test_several_steps_in_an_iteration_are_what_they_are_one_by_one(
     unroll_length, monkeypatch
 ):
@@ -175,8 +176,10 @@ def trained(environment, cores, updates, **config):
     return states
 
 
-@pytest.mark.core
-@pytest.mark.parametrize(("reduction", "numbers"), [("sum", (2, 8)), ("mean", (8,))])
+@pytest.mark.parametrize(
+    ("reduction", "numbers"),
+    [("sum", (2, 8)), pytest.param("mean", (8,), marks=pytest.mark.core)],
+)
 def test_any_number_of_cores_computes_the_same(reduction, numbers):
     one = trained(Catch(), 1, 2, reduction=reduction)
     for cores in numbers:
@@ -227,7 +230,6 @@ def test_the_same_seed_gives_the_same_bits_and_another_does_not():
     assert shared[0] == shared[1] != shared[2]
 
 
-@pytest.mark.core
 def test_each_core_and_each_update_draws_for_itself():
     def drawn(cores):
         agent = reinforce(50, 3)._replace(
@@ -244,7 +246,6 @@ def test_each_core_and_each_update_draws_for_itself():
     assert len({*one, *two}) == 6
 
 
-@pytest.mark.core
 def test_parameters_are_bit_equal_on_every_core_after_100_updates():
     state, metrics = last(train(Catch(), total_steps=6400, cores=8))
     assert metrics["updates"] == 100

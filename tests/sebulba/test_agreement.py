@@ -10,8 +10,6 @@ from sebulba import cores, training
 from tests.agents import reinforce
 from tests.environments import HostCounter
 
-pytestmark = pytest.mark.core
-
 
 def first_report(agent, learners):
     run = training.train(
@@ -40,6 +38,6 @@ def test_an_agent_that_forgets_to_average_is_stopped_at_the_first_report():
         first_report(agent, 2)
 
 
-@pytest.mark.parametrize("learners", [1, 2, 4])
+@pytest.mark.parametrize("learners", [1, 2, pytest.param(4, marks=pytest.mark.core)])
 def test_an_agent_that_averages_is_not(learners):
     assert first_report(reinforce(1, 2), learners)[0].updates == 2

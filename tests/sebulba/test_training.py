@@ -152,7 +152,6 @@ def test_flags_of_an_agent_are_averaged_over_cores_and_updates():
     assert row["odd"] == 0.5
 
 
-@pytest.mark.core
 def test_lock_step_repeats_bit_for_bit():
     def bits():
         rows = [

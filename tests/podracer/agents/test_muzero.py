@@ -95,13 +95,12 @@ def two_steps():
     )
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
     "simulations, visits, value",
     [
         (8, [0, 8, 0], 1.688889),
         pytest.param(16, [1, 15, 0], 2.047059, marks=pytest.mark.slow),
-        (50, [2, 47, 1], 2.343137),
+        pytest.param(50, [2, 47, 1], 2.343137, marks=pytest.mark.core),
     ],
 )
 def test_the_search_has_mctxs_numbers(simulations, visits, value):
@@ -111,13 +110,12 @@ def test_the_search_has_mctxs_numbers(simulations, visits, value):
     assert int(got.action[0]) == 1
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
     "simulations, weights, value",
     [
         (8, [0.0027, 0.98674, 0.01055], 0.811111),
         pytest.param(16, [0.00186, 0.9155, 0.08264], 1.464706, marks=pytest.mark.slow),
-        (50, [0.00049, 0.97032, 0.02919], 2.064706),
+        pytest.param(50, [0.00049, 0.97032, 0.02919], 2.064706, marks=pytest.mark.core),
     ],
 )
 def test_the_gumbel_search_has_mctxs_numbers(simulations, weights, value):

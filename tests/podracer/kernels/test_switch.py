@@ -44,7 +44,6 @@ def test_an_import_changes_nothing_and_use_cpu_cores_installs():
     assert run(IMPORTS)[:2] == ["True", "False"]
 
 
-@pytest.mark.core
 def test_plain_jax_is_a_variable_away():
     assert run(IMPORTS, PODRACER_KERNELS="off") == ["False", "True", "False"]
 

@@ -149,9 +149,8 @@ def test_memory_starts_from_zero_at_first_and_only_there():
     np.testing.assert_array_equal(a[1:], b[1:])
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("memory", ["lstm", "gru"])
-@pytest.mark.parametrize("length", [1, 11])
+@pytest.mark.parametrize("length", [1, pytest.param(11, marks=pytest.mark.core)])
 def test_a_core_computes_on_an_accelerator_what_it_does_on_a_cpu(
     memory, length, monkeypatch
 ):

@@ -127,7 +127,6 @@ def test_one_hot_names_what_the_spec_calls_discrete():
     assert encoded["speed"] is observation["speed"]
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
     "torso, layer_norm",
     [(x, False) for x in ("mlp", "minatar", "a3c", "shallow", "resnet")]
