@@ -11,8 +11,9 @@ if TYPE_CHECKING:  # for editors and docs/api, which read this without running i
     from anakin.evaluation import evaluate, film
     from anakin.training import State, train
 
-__getattr__ = at_first_use(  # JAX is slow to import
+__getattr__, __dir__ = at_first_use(  # JAX is slow to import
     __name__,
+    __all__,
     {
         "State": "training:State",
         "evaluate": "evaluation:evaluate",

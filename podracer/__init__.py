@@ -34,8 +34,9 @@ if TYPE_CHECKING:  # for editors and docs/api, which read this without running i
     from podracer.trained import load
     from podracer.transformations import normalizer, ranges
 
-__getattr__ = at_first_use(  # JAX is slow to import
+__getattr__, __dir__ = at_first_use(  # JAX is slow to import
     __name__,
+    __all__,
     {
         "hosts": "parallel.hosts",
         "load": "trained:load",

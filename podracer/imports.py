@@ -6,7 +6,7 @@ Also what is imported at its first use, and which command installs an extra.
 import dataclasses
 import importlib.util
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -34,11 +34,15 @@ def install(extra: str) -> str:
     return "pip install " + " ".join(f"'{x}'" for x in packages or [f".[{extra}]"])
 
 
-def at_first_use(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
-    """`__getattr__` of a package that imports what users take from it when they do (PEP 562).
+def at_first_use(
+    package: str, offered: Sequence[str], places: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], Sequence[str]]]:
+    """`__getattr__` and `__dir__` of a package that imports what users take from it when they
+    do (PEP 562).
 
     Args:
       package: its name.
+      offered: its `__all__`, which a notebook completes.
       places: of a name the MODULE inside the package that it is, or MODULE:NAME. Any other is
         the module of that name.
     """
@@ -56,7 +60,7 @@ def at_first_use(package: str, places: Mapping[str, str]) -> Callable[[str], Any
             ) from None
         return getattr(found, attribute) if attribute else found
 
-    return get
+    return get, lambda: offered
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,8 +12,9 @@ if TYPE_CHECKING:  # for editors and docs/api, which read this without running i
     from sebulba.evaluation import evaluate, film
     from sebulba.training import State, train
 
-__getattr__ = at_first_use(  # JAX is slow to import
+__getattr__, __dir__ = at_first_use(  # JAX is slow to import
     __name__,
+    __all__,
     {
         "State": "training:State",
         "evaluate": "evaluation:evaluate",

@@ -13,7 +13,10 @@ from typing import Any, ClassVar, Literal
 import pytest
 import tyro
 
+import anakin
 import envs_jax
+import podracer
+import sebulba
 from podracer.command import (
     check_not_empty,
     choose,
@@ -573,3 +576,12 @@ def test_help_names_every_command_without_jax(program):
     subcommands = importlib.import_module(f"{program}.command.subcommands")
     lines = said.stdout.splitlines()[3:]
     assert {x.split()[0] for x in lines} == {*subcommands.COMMANDS}
+
+
+@pytest.mark.parametrize("package", [podracer, anakin, sebulba])
+def test_what_a_package_offers_is_there_and_completed_when_it_is_asked_for(package):
+    assert dir(package) == sorted(package.__all__)
+    for name in package.__all__:
+        assert getattr(package, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        package.nothing  # noqa: B018
