@@ -14,7 +14,7 @@ _all = False
 
 
 def by_platform(*arguments: Any, default: Callable, **functions: Callable) -> Any:
-    """`lax.platform_dependent`, where CPUs are all that the process has only of their function."""
+    """`lax.platform_dependent`; a process that has CPUs alone traces only their function."""
     if _all or jax.default_backend() != "cpu":
         return jax.lax.platform_dependent(*arguments, default=default, **functions)
     return functions.get("cpu", default)(*arguments)
