@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import inspect
 import json
 import os
 import subprocess
@@ -573,9 +574,10 @@ def test_help_names_every_command_without_jax(program):
         timeout=60,
         check=True,
     )
-    subcommands = importlib.import_module(f"{program}.command.subcommands")
     lines = said.stdout.splitlines()[3:]
-    assert {x.split()[0] for x in lines} == {*subcommands.COMMANDS}
+    listed = {name: line for name, line in (x.strip().split(maxsplit=1) for x in lines)}
+    subcommands = importlib.import_module(f"{program}.command.subcommands").COMMANDS
+    assert listed == {name: inspect.getdoc(x) for name, x in subcommands.items()}
 
 
 @pytest.mark.parametrize("package", [podracer, anakin, sebulba])

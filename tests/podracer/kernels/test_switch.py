@@ -21,6 +21,9 @@ def text():
 plain = text()
 import podracer, anakin, sebulba, envs_jax
 from podracer import kernels, parallel
+for package in (anakin, sebulba):  # which import what they offer when it is asked for
+    for name in package.__all__:
+        getattr(package, name)
 for package in (podracer.agents, podracer.networks, podracer.learning):
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{module.name}")
