@@ -74,7 +74,6 @@ def unroll_once(
     return agent, params, trajectories
 
 
-@pytest.mark.core
 def test_row_t_of_a_trajectory_is_row_0_of_the_next():
     _, _, (one, two, three) = unroll_once(Counter(), unrolls=3)
     for before, after in ((one, two), (two, three)):

@@ -28,7 +28,8 @@ def test_bfloat16_is_what_the_torso_computes_in_and_nothing_else(
         torso, layer_norm=layer_norm, last_reward=True, precision=precision
     )
     network = networks.actor_critic(image, specs.DiscreteArray(ACTIONS), config)
-    params, timestep = network.init(jax.random.key(0)), zero_timestep(image, 4)
+    params = jax.eval_shape(network.init, jax.random.key(0))
+    timestep = zero_timestep(image, 4)
     step = jax.make_jaxpr(network.step)(params, network.initial_memory(4), timestep)
     types = re.findall(r"(\w+)\[[^]]*\] = (?:conv_general|dot_general)", str(step))
     assert types[-2:] == ["f32", "f32"]  # the heads

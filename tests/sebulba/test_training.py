@@ -92,7 +92,6 @@ def watcher() -> Agent:
     )
 
 
-@pytest.mark.core
 def test_rows_follow_each_other_within_and_across_trajectories():
     rows = train(
         watcher(), threads_per_core=1, max_lag=0, trajectories_per_report=1, devices=2

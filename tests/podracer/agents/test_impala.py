@@ -18,11 +18,10 @@ from podracer.learning import losses, optimizers
 from podracer.networks.policies import Categorical
 from tests.jitted import jitted
 
-pytestmark = pytest.mark.core
-
 MID = int(dm_env.StepType.MID)
 
 
+@pytest.mark.core
 def test_rmsprop_is_torchs():
     config = impala.Config(learning_rate=0.01, max_gradient_norm=1e9)
     optimizer = optimizers.rmsprop(config)
@@ -34,6 +33,7 @@ def test_rmsprop_is_torchs():
     np.testing.assert_allclose(got, [0.909091, 0.867890, 0.951698], atol=1e-5)
 
 
+@pytest.mark.core
 def test_momentum_multiplies_steps_not_gradients():
     config = impala.Config(momentum=0.5)
     optimizer = optimizers.rmsprop(config)
@@ -68,6 +68,7 @@ def case_two():
     return network, (timesteps, outputs)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(
     ("entropy_cost", "expected"), [(0.01, 0.010176991840), (0.0006, 0.062481087623)]
 )
@@ -82,6 +83,7 @@ def test_loss_sums_as_torchbeast(entropy_cost, expected):
     assert float(metrics["loss/entropy"]) == pytest.approx(-5.564265509, abs=1e-5)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(
     ("reduction", "expected"),
     [("sum", 4.0 * 3.0), ("mean", 3.0 / 6), ("podracer", 3.0)],
@@ -147,6 +149,7 @@ def some_timestep(key, batch_size=4):
     )
 
 
+@pytest.mark.core
 def test_greedy_takes_the_likeliest_action():
     agent = make()
     params = agent.actor_params(agent.initial_learner_state(jax.random.key(0)))
@@ -199,6 +202,7 @@ def test_parts_of_a_batch_make_one_update(monkeypatch, reduction):
     )
 
 
+@pytest.mark.core
 def test_an_update_moves_every_parameter_once():
     agent, state = make(memory="lstm"), initial_state("lstm")
     trajectory = two_sequences(agent.initial_actor_state(2))

@@ -21,8 +21,6 @@ from tests.jitted import jitted
 from tests.podracer.rules.experience import BATCH_SIZE, noisy, some_trajectory
 from tests.rule_files import returns_rule, returns_weights
 
-pytestmark = pytest.mark.core
-
 SEEN, ACTIONS = specs.Array((3,), np.float32), specs.DiscreteArray(2)
 NETWORK = lpg.NetworkConfig(hidden_sizes=(8,), prediction_size=4)
 CONFIG = lpg.Config(
@@ -46,6 +44,7 @@ def with_value(network):
     )
 
 
+@pytest.mark.core
 def test_returns_as_targets_are_reinforce():
     """A rule whose LSTM sums up rewards, and no weight of y: Williams' update."""
     config = dataclasses.replace(CONFIG, alpha_y=0.0)
@@ -85,7 +84,10 @@ def test_returns_as_targets_are_reinforce():
 
 @pytest.mark.parametrize(
     "network",
-    [dataclasses.replace(NETWORK, memory="lstm", memory_size=4), "table"],
+    [
+        dataclasses.replace(NETWORK, memory="lstm", memory_size=4),
+        pytest.param("table", marks=pytest.mark.core),
+    ],
     ids=["lstm", "table"],
 )
 def test_an_update_moves_policy_and_prediction(network):
@@ -112,6 +114,7 @@ def test_an_update_moves_policy_and_prediction(network):
     assert all(np.isfinite(float(x)) for x in metrics.values())
 
 
+@pytest.mark.core
 def test_a_table_begins_uniform_and_has_a_row_for_each_observation():
     network = lpg.make_network(
         specs.DiscreteArray(5), ACTIONS, lpg.NetworkConfig(table=True)
@@ -132,6 +135,7 @@ def test_a_table_begins_uniform_and_has_a_row_for_each_observation():
     assert memory == ()
 
 
+@pytest.mark.core
 def test_acting_needs_no_file():
     agent = make(config=dataclasses.replace(CONFIG, update_rule=None))
     state = agent.initial_learner_state(jax.random.key(0))
@@ -144,6 +148,7 @@ def test_acting_needs_no_file():
         agent.learner_step(jax.random.key(3), state, trajectory)
 
 
+@pytest.mark.core
 def test_a_run_keeps_the_checksum_of_its_rule(tmp_path):
     path = tmp_path / "rule.safetensors"
     files.save_rule(path, "lpg", *returns_weights())
@@ -158,6 +163,7 @@ def test_a_run_keeps_the_checksum_of_its_rule(tmp_path):
     )
 
 
+@pytest.mark.core
 def test_weights_of_other_sizes_are_refused(tmp_path):
     path = tmp_path / "rule.safetensors"
     sizes, weights = returns_weights()
@@ -166,6 +172,7 @@ def test_weights_of_other_sizes_are_refused(tmp_path):
         lpg.pinned(dataclasses.replace(CONFIG, update_rule=path), NETWORK)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(
     ("seen", "actions", "network", "line"),
     [

@@ -88,9 +88,7 @@ def assert_close(a, b, atol=1e-5):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=atol), a, b)
 
 
-@pytest.mark.parametrize(
-    "memory", ["none", pytest.param("lstm", marks=pytest.mark.core)]
-)
+@pytest.mark.parametrize("memory", ["none", "lstm"])
 @pytest.mark.parametrize("actions", ACTIONS)
 def test_the_first_minibatch_is_on_policy(memory, actions):
     """Its ratio is 1: memories are replayed as they were, and nothing has moved."""

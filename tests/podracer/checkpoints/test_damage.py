@@ -16,9 +16,6 @@ from podracer.checkpoints.checksums import METADATA
 from podracer.errors import UserError
 from tests.podracer.checkpoints.test_checkpoint import LAYOUT, make_state, save
 
-pytestmark = pytest.mark.core
-
-
 state = functools.cache(make_state)
 
 
@@ -111,6 +108,7 @@ def test_a_damaged_file_is_named_and_an_older_checkpoint_used(
     ]
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_where_none_is_left_one_line_names_the_damage(saved, tmp_path, capsys, damage):
     for number, name in enumerate(files_of(saved / "6")):
@@ -140,6 +138,7 @@ def test_damage_to_an_older_checkpoint_stops_nothing(saved, tmp_path, damage):
         assert 6 in finding.find_checkpoints(folder)  # the best one
 
 
+@pytest.mark.core
 def test_a_second_damaged_checkpoint_of_the_same_name_replaces_the_first(
     saved, tmp_path
 ):
@@ -160,6 +159,7 @@ def test_other_names_are_no_checkpoints(saved, tmp_path):
     assert finding.find_checkpoints(tmp_path / "nowhere") == []
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("late", [b"", b'{"item_hand', b'{"metrics": null}'])
 def test_metadata_that_orbax_writes_late_is_no_damage(tmp_path, late):
     """Orbax's thread may be in the middle of it when a checkpoint is read or a run killed."""

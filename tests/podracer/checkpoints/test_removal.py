@@ -12,8 +12,6 @@ from podracer.checkpoints import checksums, finding, quiet, reading
 from podracer.checkpoints.checkpoint import Checkpoints
 from podracer.errors import UserError
 
-pytestmark = pytest.mark.core
-
 
 @pytest.fixture
 def folder(tmp_path):
@@ -45,12 +43,14 @@ def restoring(monkeypatch, folder, failures, act=replace):
     return Checkpoints(folder), read
 
 
+@pytest.mark.core
 def test_the_newest_is_chosen_again(monkeypatch, folder):
     checkpoints, read = restoring(monkeypatch, folder, failures=2)
     assert checkpoints.restore_shared(None) == "read"
     assert read == [5, 6, 7] and checkpoints.restored_updates == 7
 
 
+@pytest.mark.core
 def test_a_part_that_is_removed_is_enough(monkeypatch, folder):
     (folder / "4" / "state").mkdir(parents=True)
     checksums.write(folder / "4")
@@ -59,6 +59,7 @@ def test_a_part_that_is_removed_is_enough(monkeypatch, folder):
     assert checkpoints.restore_shared(None) == "read" and read == [5, 4]
 
 
+@pytest.mark.core
 def test_at_last_it_is_one_line(monkeypatch, folder):
     checkpoints, read = restoring(monkeypatch, folder, failures=99)
     line = "/9: was removed by the run while it was read; .* raise --checkpoint.keep$"
@@ -67,6 +68,7 @@ def test_at_last_it_is_one_line(monkeypatch, folder):
     assert read == [5, 6, 7, 8, 9] and len(read) == finding.ATTEMPTS
 
 
+@pytest.mark.core
 def test_a_named_one_is_not_replaced_by_another(monkeypatch, folder):
     checkpoints, read = restoring(monkeypatch, folder, failures=99)
     with pytest.raises(UserError, match="/5: was removed by the run while"):
@@ -74,6 +76,7 @@ def test_a_named_one_is_not_replaced_by_another(monkeypatch, folder):
     assert read == [5]
 
 
+@pytest.mark.core
 def test_an_error_about_a_whole_one_is_told(monkeypatch, folder):
     act = lambda folder: None
     checkpoints, read = restoring(monkeypatch, folder, failures=1, act=act)
@@ -82,6 +85,7 @@ def test_an_error_about_a_whole_one_is_told(monkeypatch, folder):
     assert read == [5]
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("updates", [None, 5])
 def test_one_that_is_removed_while_it_is_verified_is_not_damaged(
     monkeypatch, capsys, folder, updates
@@ -114,6 +118,7 @@ def raised(file):
         return error
 
 
+@pytest.mark.core
 def test_what_orbax_leaves_behind_is_dropped_and_nothing_else(monkeypatch, caplog):
     seen, logger = [], logging.getLogger("asyncio")
     monkeypatch.setattr(sys, "unraisablehook", seen.append)

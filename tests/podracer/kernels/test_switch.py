@@ -42,7 +42,6 @@ def run(program, **variables):
     return output.split()
 
 
-@pytest.mark.core
 def test_an_import_changes_nothing_and_use_cpu_cores_installs():
     assert run(IMPORTS)[:2] == ["True", "False"]
 

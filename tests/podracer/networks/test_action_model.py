@@ -11,8 +11,6 @@ from podracer.networks import heads
 from podracer.networks.action_model import Config, action_model
 from podracer.transformations.examples import zero_timestep
 
-pytestmark = pytest.mark.core
-
 ACTIONS = specs.DiscreteArray(3)
 SMALL = Config(hidden_sizes=(), embedding_size=8, model_size=4, head_size=4)
 
@@ -43,6 +41,7 @@ def test_the_network_of_the_reference_for_catch():
         np.testing.assert_allclose(kernel.std(), 0.0088, atol=5e-4)
 
 
+@pytest.mark.core
 def test_memory_of_predictions_at_18_actions():
     network = action_model(spec(4), specs.DiscreteArray(18), SMALL)
     params = jax.eval_shape(network.init, jax.random.key(0))
@@ -56,6 +55,7 @@ def test_memory_of_predictions_at_18_actions():
     assert size == pytest.approx(167e6, rel=0.01)
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -68,11 +68,13 @@ def test_impossible_networks_are_refused(config, message):
         Config(**config)
 
 
+@pytest.mark.core
 def test_actions_that_are_no_single_choice_are_refused():
     with pytest.raises(UserError, match="Disco103 is for discrete actions, one"):
         action_model(spec(4), specs.BoundedArray((2,), np.float32, -1, 1))
 
 
+@pytest.mark.core
 def test_a_policy_head_that_would_be_ignored_is_refused():
     config = Config(head=heads.Config(init_scale=0.1))
     with pytest.raises(UserError, match=r"head.init_scale is 0.1, .* on Disco103"):

@@ -93,9 +93,8 @@ def test_an_action_at_the_bound_has_a_probability(action):
     def log_prob(mean, action):
         return TanhGaussian(mean[None], jnp.ones(1)).log_prob(action[None])
 
-    value, slopes = jax.value_and_grad(log_prob, (0, 1))(
-        jnp.float32(0.0), jnp.float32(action)
-    )
+    both = jax.jit(jax.value_and_grad(log_prob, (0, 1)))
+    value, slopes = both(jnp.float32(0.0), jnp.float32(action))
     assert np.isfinite([value, *slopes]).all()
 
 
@@ -189,7 +188,8 @@ def test_at_the_bounds_all_is_finite_and_pulls_back(mean):
         action, log_prob = policy.reparametrized(jax.random.normal(KEY, shape))
         return jnp.mean(log_prob), action
 
-    (value, action), slope = jax.value_and_grad(log_prob, has_aux=True)(mean)
+    both = jax.jit(jax.value_and_grad(log_prob, has_aux=True))
+    (value, action), slope = both(mean)
     assert np.isfinite(value) and np.isfinite(action).all()
     np.testing.assert_allclose(slope, 2.0 * 2.0 * np.sign(mean), rtol=1e-3)
     policy = TanhGaussian(jnp.full(shape, mean), jnp.full(shape, 0.1))
@@ -225,7 +225,7 @@ def test_a_forbidden_choice_costs_nothing():
         policy, other = Categorical(logits), Categorical(others)
         return policy.entropy() + policy.kl(other) + policy.log_prob(action)
 
-    both = jax.value_and_grad(all_of, (0, 1))
+    both = jax.jit(jax.value_and_grad(all_of, (0, 1)))
     others = jnp.array([0.1, -0.2]), jnp.array([0.1, -jnp.inf, -0.2])
     want = both(jnp.array(few), others[0], jnp.int32(1))
     got = both(jnp.array(many), others[1], jnp.int32(2))

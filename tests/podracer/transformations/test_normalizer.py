@@ -18,6 +18,7 @@ from podracer.transformations import normalizer
 from sebulba import cores as sebulba_cores
 from sebulba import training as sebulba
 from tests.environments import Counter, HostCounter, rows
+from tests.jitted import jitted
 from tests.rounding import without_lost
 
 FIRST, MID, LAST = dm_env.StepType
@@ -269,6 +270,7 @@ def trajectories(agent, timesteps, length=4):
 
     Both saw the same, whatever the agent.
     """
+    agent = jitted(agent)
     state, actor_state = agent.initial_learner_state(None), agent.initial_actor_state(2)
     for start in range(0, len(timesteps.reward) - length, length):
         before, outputs, params = actor_state, [], agent.actor_params(state)
