@@ -37,6 +37,11 @@ def drawn(init, *args):
     return jax.tree.map(draw, jax.eval_shape(init, jax.random.key(0), *args))
 
 
+def with_drawn(network):
+    """The same network, whose initial parameters are `drawn`, whatever the key."""
+    return network._replace(init=lambda key: drawn(network.init))
+
+
 @contextlib.contextmanager
 def compiled_once(*modules):
     """Runs of one agent, the same object, share the programs that these modules make."""

@@ -20,7 +20,7 @@ from podracer.learning import losses, whole_episodes
 from podracer.networks import heads
 from podracer.networks.policies import Gaussian, TanhGaussian
 from podracer.parallel import AVERAGE
-from tests.jitted import jitted
+from tests.jitted import jitted, with_drawn
 
 FIRST, MID, LAST = map(int, dm_env.StepType)
 
@@ -198,7 +198,7 @@ def make(config=SMALL, network=NETWORK):
 
 @functools.cache  # once for all tests
 def compiled(config, network):
-    return jitted(batch_ppo.make_agent(config, network_of(network)))
+    return jitted(batch_ppo.make_agent(config, with_drawn(network_of(network))))
 
 
 def full(agent, lengths=(6, 2, 4, 3), padding=0.0):

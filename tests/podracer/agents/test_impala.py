@@ -16,7 +16,7 @@ from podracer.agents import impala
 from podracer.kernels import blocking
 from podracer.learning import losses, optimizers
 from podracer.networks.policies import Categorical
-from tests.jitted import jitted
+from tests.jitted import jitted, with_drawn
 
 MID = int(dm_env.StepType.MID)
 
@@ -131,7 +131,7 @@ def make(memory="none", **config):
         specs.DiscreteArray(2),
         networks.Config(hidden_sizes=(8,), memory=memory, memory_size=8),
     )
-    return jitted(impala.make_agent(impala.Config(**config), network))
+    return jitted(impala.make_agent(impala.Config(**config), with_drawn(network)))
 
 
 @functools.cache  # compiled once for all tests

@@ -17,7 +17,7 @@ from podracer.errors import UserError
 from podracer.networks import heads
 from podracer.rules import files, reinforce
 from podracer.rules import lpg as rule
-from tests.jitted import jitted
+from tests.jitted import jitted, with_drawn
 from tests.podracer.rules.experience import BATCH_SIZE, noisy, some_trajectory
 from tests.rule_files import returns_rule, returns_weights
 
@@ -29,7 +29,8 @@ CONFIG = lpg.Config(
 
 
 def make(network=NETWORK, config=CONFIG, seen=SEEN):
-    return jitted(lpg.make_agent(config, lpg.make_network(seen, ACTIONS, network)))
+    network = with_drawn(lpg.make_network(seen, ACTIONS, network))
+    return jitted(lpg.make_agent(config, network))
 
 
 def with_value(network):

@@ -19,7 +19,7 @@ from podracer.learning import losses
 from podracer.networks import Network, Predictions
 from podracer.networks.policies import Categorical
 from podracer.parallel import AVERAGE
-from tests.jitted import jitted
+from tests.jitted import jitted, with_drawn
 
 FIRST, MID, LAST = map(int, dm_env.StepType)
 ONE = ppo.Config(epochs=1, minibatches=1)
@@ -38,7 +38,7 @@ def make(config=ONE, memory="none", actions="choices"):
 def compiled(config, memory, actions):
     network = networks.Config(hidden_sizes=(8,), memory=memory, memory_size=8)
     network = networks.actor_critic(OBSERVATION, ACTIONS[actions], network)
-    agent = jitted(ppo.make_agent(config, network))
+    agent = jitted(ppo.make_agent(config, with_drawn(network)))
     if config == ONE:
         return agent
     # A configuration is of its learner_step alone: the others are those of ONE.

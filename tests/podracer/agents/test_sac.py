@@ -31,7 +31,7 @@ from tests.float64 import (
     values64,
     wide,
 )
-from tests.jitted import jitted
+from tests.jitted import jitted, with_drawn
 
 ACTIONS = specs.BoundedArray((2,), np.float32, -1.0, 1.0)
 SPECS = Pendulum().observation_spec(), ACTIONS
@@ -47,7 +47,8 @@ CONFIG = sac.Config(
 
 @functools.cache  # compiled once for all tests
 def make(config=CONFIG, network=SMALL):
-    agent = jitted(sac.make_agent(config, sac.make_network(*SPECS, network)))
+    network = with_drawn(sac.make_network(*SPECS, network))
+    agent = jitted(sac.make_agent(config, network))
     return agent._replace(weighted_step=jax.jit(agent.weighted_step))
 
 
@@ -189,7 +190,7 @@ def test_actions_are_random_until_the_first_update():
     assert (best == best[0]).all()
     state, _ = agent.learner_step(jax.random.key(0), state, trajectory_of(0, 2))
     assert np.abs(actions(agent.actor_step, state)).max() < 1.0
-    before = np.arctanh(actions(agent.actor_step, state))
+    before = np.arctanh(actions(agent.actor_step, state)[:, 0])
     mode = np.arctanh(actions(agent.greedy_actor_step, state)[0, 0])
     assert before.mean() == pytest.approx(
         float(mode), abs=4 * float(before.std()) / count**0.5

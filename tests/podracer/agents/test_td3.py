@@ -24,7 +24,7 @@ from tests.float64 import (
     values64,
     wide,
 )
-from tests.jitted import jitted
+from tests.jitted import jitted, with_drawn
 
 FIRST, MID, _ = (int(x) for x in dm_env.StepType)
 SPECS = Pendulum().observation_spec(), scaled_action_spec(Pendulum().action_spec())
@@ -41,7 +41,8 @@ CONFIG = td3.Config(
 
 @functools.cache  # compiled once for all tests
 def make(config=CONFIG):
-    agent = jitted(td3.make_agent(config, td3.make_network(*SPECS, SMALL)))
+    network = with_drawn(td3.make_network(*SPECS, SMALL))
+    agent = jitted(td3.make_agent(config, network))
     return agent._replace(weighted_step=jax.jit(agent.weighted_step))
 
 

@@ -10,7 +10,7 @@ from dm_env import specs
 from podracer import networks
 from podracer.agents import learned_rule
 from podracer.rules import reinforce
-from tests.jitted import jitted, jitted_network
+from tests.jitted import jitted, jitted_network, with_drawn
 from tests.podracer.rules.experience import BATCH_SIZE, LENGTH, some_trajectory
 
 CONFIG = reinforce.Config(discount_factor=0.9, value_cost=0.7)
@@ -23,6 +23,7 @@ def make(memory="none"):
         specs.DiscreteArray(2),
         networks.Config(hidden_sizes=(8,), memory=memory, memory_size=4),
     )
+    network = with_drawn(network)
     rule = reinforce.make_rule(CONFIG)
     agent = learned_rule.make_agent(
         rule, (), network, optax.identity(), LEARNING_RATE, lambda gradients: gradients
