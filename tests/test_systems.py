@@ -23,6 +23,7 @@ except ImportError as error:
 MACOS = """
 import os, pathlib, sys, multiprocessing
 del os.sched_getaffinity
+os.process_cpu_count = os.cpu_count  # as Python 3.13 has it there
 multiprocessing.set_start_method("spawn")
 from podracer import parallel
 from podracer.command import programs
