@@ -57,7 +57,7 @@ check: lint  ## lint, the house rules and the fast core tests: a minute
 	@.venv/bin/pytest -q $(TOGETHER) $(CHECK)
 
 test: .venv/ready  ## the tests that every change must pass; of examples, those that changed
-	@cat .venv/lasted 2>/dev/null || echo "About a quarter of an hour on two cores, the first time"
+	@cat .venv/lasted 2>/dev/null || echo "20 to 30 minutes on two cores, the first time"
 	@start=$$(date +%s); .venv/bin/pytest -q $(TOGETHER) --changed --durations 5 -m "not slow" \
 	  && echo "The last time: $$(( ($$(date +%s) - start) / 60 )) minutes" >.venv/lasted
 
