@@ -2,12 +2,12 @@
 
     python -m benchmarks.learning [--only cartpole] [--seeds 3] [--out runs/learning]
 
-Every run is a command, as a user would type it. Its result is the mean return of the
-episodes that finished in the last tenth of its steps, with the exploring policy. Runs that
-are complete in the folder are not repeated, and one that was killed is resumed from its checkpoint:
-interrupt it, and go on later, here or on another machine. Leaves learning.md, the
-tables of all groups, and in learning/ for each group its records, a figure and a small one: in the
-folder of the runs, or where `--report` says. To report again is to run it again.
+Every run is a command, as a user would type it. Its result (`records.result`) is the mean return
+of the episodes that finished in the last tenth of its steps, with the exploring policy. Runs that are
+complete in the folder are not repeated, and one that was killed is resumed from its checkpoint:
+interrupt it, and go on later, here or on another machine. Leaves learning.md, the tables of all
+groups, and in learning/ for each group its records, a figure and a small one: in the folder of the
+runs, or where `--report` says. To report again is to run it again.
 """
 
 import dataclasses
