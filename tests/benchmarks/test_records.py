@@ -144,6 +144,21 @@ def test_pqn_beside_ppo_is_on_record():
     assert found == 4
 
 
+def test_dqn_on_minatar_is_on_record():
+    found = [
+        [game.capitalize(), agent, mean, spread]
+        for game in ("asterix", "breakout", "freeway")
+        for _, agent, _, _, mean, spread, *_ in rows(
+            "\n".join(records.table(records.read(records.KEPT / f"five-{game}.jsonl")))
+        )
+        if agent in ("DQN", "PQN", "PPO")
+    ]
+    table = [
+        row for row in rows((ROOT / "docs" / "dqn.md").read_text()) if row in found
+    ]
+    assert sorted(table) == sorted(found) and len(found) == 9
+
+
 # of libraries that the tests do not install
 LIBRARIES = "craftax:Craftax-Symbolic-v1", "brax:hopper"
 
