@@ -36,11 +36,11 @@ HEAD = """# What agents learn
 `python -m benchmarks.learning --only GROUP... --report docs/results` trains the groups of
 benchmarks/experiments.py and writes this page. The records behind it, with every
 configuration, are in `docs/results/learning/`. *Mean* is the mean return, with the exploring
-policy, of the episodes that finished in the last tenth of a run, or, where none did, at its last
-report with any. *Seconds* is the time of a whole command, for all seeds if one program trains them
-together (built-in). *Load* is the load average when the command started; seconds are meaningful only
-if it is near 0. A run that was stopped or killed is resumed from its checkpoint when the benchmark
-starts again; its command's line says so.
+policy, of the episodes that finished in the last tenth of a run; if none did, of those in the last
+report that has any. *Seconds* is the time of a whole command, for all seeds if one program trains
+them together (built-in). *Load* is the load average when the command started; seconds are meaningful
+only if it is near 0. A run that was stopped or killed is resumed from its checkpoint when the
+benchmark starts again; its command's line says so.
 
 At a glance: each picture is a group and leads to its table. A dot is a seed, a line their mean; what
 is published elsewhere is dashed, and the group's target dotted. The environments of `built-in` each
@@ -53,8 +53,8 @@ COLUMNS += ("seeds", "seconds", "load", "commit")
 def result(rows: Sequence[dict[str, Any]]) -> float:
     """The mean return of episodes that finished in the last tenth of a `metrics.jsonl`.
 
-    Where none did, as long episodes of many environments may, of the last row with any; NaN if
-    there is none.
+    If none did, as where episodes are long, of those in the last row that has any; NaN if no
+    episode finished.
     """
     rows, steps = [row for row in rows if row["episodes"]], rows[-1]["steps"]
     last = [row for row in rows if row["steps"] > 0.9 * steps] or rows[-1:]
