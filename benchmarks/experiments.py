@@ -342,7 +342,10 @@ ATARI = (
     Task(
         "pong-impala",
         "IMPALA",
-        f"sebulba train --agent impala --preset impala --env Pong-v5 {STEPS} 10_000_000",
+        f"sebulba train --agent impala --preset impala --env Pong-v5 {STEPS} 10_000_000"
+        " --network.torso shallow --network.init orthogonal --network.head.init-scale 1e-4"
+        " --agent.entropy-cost 2e-3 --updates-per-trajectory 8 --max-lag 8"
+        " --threads-per-core 1",
         18,
     ),
     *(

@@ -174,7 +174,8 @@ def make_loss(config: Config, network: Network) -> Loss:
     return loss
 
 
-_TABLE_G1 = Config(learning_rate=6e-4, entropy_cost=0.01)
+# The paper's epsilon of 0.01 is inside the root, as in TensorFlow; outside of it that is 0.1.
+_TABLE_G1 = Config(learning_rate=6e-4, entropy_cost=0.01, rmsprop_epsilon=0.1)
 _ATARI = Preset(_TABLE_G1, unroll_length=20, batch_size=32)
 PRESETS = {
     "small": Preset(

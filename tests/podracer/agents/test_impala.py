@@ -7,6 +7,7 @@ import dm_env
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from dm_env import specs
 
@@ -123,6 +124,22 @@ def test_presets_are_the_published_ones():
     assert (table.unroll_length, table.batch_size) == (20, 32)
     assert (table.config.learning_rate, table.config.entropy_cost) == (6e-4, 0.01)
     assert presets["podracer"].config.reduction == "podracer"
+
+
+@pytest.mark.parametrize("gradient", (1e-3, 3.0))
+def test_the_papers_epsilon_is_inside_the_root(gradient):
+    """As in TensorFlow; the steps are alike where one of the two terms is much larger."""
+
+    def last_step(optimizer):
+        def step(state, _):
+            steps, state = optimizer.update(jnp.float32(gradient), state)
+            return state, steps
+
+        return jax.lax.scan(step, optimizer.init(jnp.float32(0.0)), length=2000)[1][-1]
+
+    ours = optimizers.rmsprop(impala.PRESETS["impala"].config)
+    tensorflow = optax.scale_by_rms(0.99, eps=0.01, eps_in_sqrt=True, initial_scale=1.0)
+    np.testing.assert_allclose(last_step(ours), last_step(tensorflow), rtol=0.05)
 
 
 def make(memory="none", **config):
