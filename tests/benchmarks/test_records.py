@@ -147,7 +147,7 @@ def test_pqn_beside_ppo_is_on_record():
 def test_dqn_on_minatar_is_on_record():
     found = [
         [game.replace("-", " ").title(), agent, mean, spread]
-        for game in ("asterix", "breakout", "freeway", "space-invaders")
+        for game in records.GAMES
         for _, agent, _, _, mean, spread, *_ in rows(
             "\n".join(records.table(records.read(records.KEPT / f"five-{game}.jsonl")))
         )
@@ -156,7 +156,17 @@ def test_dqn_on_minatar_is_on_record():
     table = [
         row for row in rows((ROOT / "docs" / "dqn.md").read_text()) if row in found
     ]
-    assert sorted(table) == sorted(found) and len(found) == 12
+    assert sorted(table) == sorted(found) and len(found) == 15
+
+
+@pytest.mark.parametrize("agent", ["dqn", "pqn"])
+def test_scores_in_minatars_five_games_are_on_record(agent):
+    page = " ".join((ROOT / "docs" / f"{agent}.md").read_text().split())
+    found = records.five(records.kept(), records.KEPT)
+    table = {name: cells for name, *cells in rows("\n".join(found))}
+    for name in {agent.upper(), "PQN", "PPO"}:
+        iqm, interval, *_ = table[name]
+        assert f"{iqm} ({interval})" in page
 
 
 # of libraries that the tests do not install
