@@ -342,10 +342,11 @@ ATARI = (
     Task(
         "pong-impala",
         "IMPALA",
-        f"sebulba train --agent impala --preset impala --env Pong-v5 {STEPS} 10_000_000"
-        " --network.torso shallow --network.init orthogonal --network.head.init-scale 1e-4"
-        " --agent.entropy-cost 2e-3 --updates-per-trajectory 8 --max-lag 8"
-        " --threads-per-core 1",
+        f"sebulba train --agent impala --preset impala --env Pong-v5 {STEPS} 3_000_000"
+        " --network.torso shallow --network.center-images --network.init orthogonal"
+        " --network.head.init-scale 1e-4 --agent.learning-rate 4e-4"
+        " --agent.rmsprop-epsilon 0.01 --agent.entropy-cost 2e-3"
+        " --updates-per-trajectory 8 --max-lag 8 --threads-per-core 1",
         18,
     ),
     *(
@@ -456,6 +457,7 @@ PUBLISHED = {  # by group
     "hopper": _mujoco("Hopper", 2382.86, 2310.46, 3391.78),
     "pong": (CLEANRL_PONG,),
     "pong-a3c": (CLEANRL_PONG,),
+    "pong-impala": (CLEANRL_PONG,),
     "pong-long": (CLEANRL_PONG,),
     "walker": _mujoco("Walker2d", 2287.95, 3591.45, 4246.07),
 }
