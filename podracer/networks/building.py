@@ -71,8 +71,15 @@ def build(
     lack a leaf which a branch is to see, and, when traced, for those unlike their spec.
     """
     observation = observation_spec[0] if config.last_action else observation_spec
-    for sees in config.branches.values():
+    chosen = [
         encoders.torsos_of(selected(observation, sees), config.torso)
+        for sees in config.branches.values()
+    ]
+    if config.center_images and {t for x in chosen for t in x.values()} == {"mlp"}:
+        raise UserError(
+            "center_images is true, but no leaf of the observation goes through convolutions: "
+            "leave it out (--network.no-center-images)"
+        )
 
     def apply(params: PyTree, memory: PyTree, timesteps: dm_env.TimeStep):
         check_shapes(observation_spec, timesteps)

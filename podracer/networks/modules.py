@@ -36,6 +36,9 @@ class Config:
     twice that, as in Haiku"""
     layer_norm: bool = False
     """layer normalization before each activation function of the torso (not of a resnet)"""
+    center_images: bool = False
+    """subtract from each channel of an image its mean over the pixels before a torso of
+    convolutions: a bright background, which is the same everywhere, is then 0"""
     head: heads.Config = dataclasses.field(default_factory=heads.Config)
     precision: Literal["float32", "bfloat16"] = "float32"
     """what the torso computes in; bfloat16 is for accelerators, and slower on a CPU.
@@ -187,6 +190,8 @@ def encode(config: Config, observation: PyTree) -> jax.Array:
         shared = leaf.shape[2:] if config.share_images else number
         if shared not in torsos_of_images:
             torsos_of_images[shared] = nn.BatchApply(make_torso(config, torso))
+        if config.center_images:
+            leaf = nn.BatchApply(torsos.centered)(leaf)
         features.append(torsos_of_images[shared](leaf))
     if others:
         features.append(nn.BatchApply(make_torso(config, "mlp"))(others))

@@ -152,6 +152,12 @@ def to_float(image: jax.Array) -> jax.Array:
     return image.astype(jnp.float32) / scale
 
 
+def centered(image: jax.Array) -> jax.Array:
+    """float32 [B, H, W, C], bytes as 0 to 1, less each channel's mean over the image."""
+    image = to_float(image)
+    return image - image.mean((1, 2), keepdims=True)
+
+
 def flatten(x: jax.Array) -> jax.Array:
     """float32 [B, F], bytes as 0 to 1."""
     flat = x.reshape(x.shape[0], -1).astype(jnp.float32)

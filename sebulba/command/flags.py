@@ -41,7 +41,8 @@ class Train(flags.Train):
     CPU's"""
     max_lag: int | None = None
     """largest number of updates between acting and learning; None: no limit, the default of
-    most presets. 0 with one actor thread is lock-step: equal seeds give identical runs"""
+    most presets. Below updates_per_trajectory the two take turns; 0 with one actor thread is
+    lock-step: equal seeds give identical runs"""
     late: Literal["wait", "drop"] = "wait"
     """how max_lag is kept: actors wait, or late trajectories are dropped"""
     seeds: int = 1

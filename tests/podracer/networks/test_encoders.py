@@ -120,6 +120,35 @@ def test_images_of_one_shape_may_share_a_torso():
     assert parameters(share_images=True) == {"Convolutions_0", "MLP_0", "MLP_1"}
 
 
+def test_a_brighter_background_changes_nothing_where_images_are_centered():
+    dark = some_observation()
+    dark["camera"] = {name: x // 2 for name, x in dark["camera"].items()}
+    camera = dark["camera"] | {"left": dark["camera"]["left"] + np.uint8([100, 25])}
+    bright = dark | {"camera": camera}
+
+    def change(center_images, before, after):
+        config = networks.Config(hidden_sizes=(8,), center_images=center_images)
+        network = networks.actor_critic(SPEC, specs.DiscreteArray(2), config)
+        params, memory = drawn(network.init), network.initial_memory(3)
+
+        def values(observation):
+            return network.unroll(params, memory, some_timesteps(observation)).value
+
+        return abs(values(after) - values(before)).max()
+
+    assert change(True, dark, bright) < 1e-5 < change(False, dark, bright)
+    assert change(True, dark, some_observation()) > 1e-5
+
+
+@pytest.mark.parametrize(
+    "spec, torso", [(SPEC["state"], "auto"), (IMAGE, "mlp"), (SPEC, "mlp")]
+)
+def test_without_convolutions_there_is_nothing_to_center(spec, torso):
+    config = networks.Config(torso, center_images=True)
+    with pytest.raises(UserError, match=r"center_images is true.*no-center-images"):
+        networks.actor_critic(spec, specs.DiscreteArray(2), config)
+
+
 def test_bytes_of_an_mlp_are_divided_by_255():
     mlp = torsos.MLP((3,))
     ram = np.arange(12, dtype=np.uint8).reshape(2, 6) * 20
