@@ -76,7 +76,7 @@ CASES = {
     "tanh": Case("ppo", NUMBERS, CHOICE, {"activation": "tanh", "layer_norm": True}),
     "start": Case("impala", NUMBERS, starts.Choice(3, np.int32, start=7)),
     "unbounded": Case("ppo", UNBOUNDED, FORCES),
-    "image": Case("impala", IMAGE, CHOICE),
+    "image": Case("impala", IMAGE, CHOICE, {"center_images": True}),
     "shallow": Case("ppo", LARGE, CHOICE, {"torso": "shallow"}),
     "a3c": Case("ppo", LARGE, CHOICE, {"torso": "a3c"}),
     "resnet": Case("impala", IMAGE, CHOICE, {"torso": "resnet"}),
