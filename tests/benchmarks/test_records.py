@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -167,6 +168,16 @@ def test_scores_in_minatars_five_games_are_on_record(agent):
     for name in {agent.upper(), "PQN", "PPO"}:
         iqm, interval, *_ = table[name]
         assert f"{iqm} ({interval})" in page
+
+
+def test_impala_on_pong_is_on_record():
+    page = (ROOT / "docs" / "impala.md").read_text()
+    (line,) = records.read(records.KEPT / "pong-impala.jsonl")
+    result = f"{records.returns(line).mean():.1f}"
+    assert f"**{result}** of 21" in page and f"| {result} after 3M |" in page
+    assert shlex.split(line["command"]) == shlex.split(
+        re.search(r"### Pong\n+```\n(.*?)```", page, re.DOTALL)[1].replace("\\\n", "")
+    )
 
 
 # of libraries that the tests do not install
