@@ -30,8 +30,8 @@ def actor_critic(
     there is one (`podracer.networks.masks`).
 
     Raises UserError for actions that no policy supports, for a mask that does not fit them,
-    for an observation that is not an image where the torso needs one or has no elements, and,
-    when traced, for observations unlike their spec.
+    for an observation that is not an image where the torso or `center_images` needs one or has
+    no elements, and, when traced, for observations unlike their spec.
     """
     module = ActorCritic(config, heads.actions_of(action_spec))
     network = build(observation_spec, config, module, len(config.branches))
@@ -67,15 +67,16 @@ def build(
         `Branch(config)`, each with an element of `memory`, and heads.
       branches: number of them.
 
-    Raises UserError for observations that its torsos cannot see (`encoders.torsos_of`) or that
-    lack a leaf which a branch is to see, and, when traced, for those unlike their spec.
+    Raises UserError for observations that its torsos cannot see (`encoders.torsos_of`), that
+    lack a leaf which a branch is to see, or that have no image for `center_images`, and, when
+    traced, for those unlike their spec.
     """
     observation = observation_spec[0] if config.last_action else observation_spec
     chosen = [
         encoders.torsos_of(selected(observation, sees), config.torso)
         for sees in config.branches.values()
     ]
-    if config.center_images and {t for x in chosen for t in x.values()} == {"mlp"}:
+    if config.center_images and all({*x.values()} == {"mlp"} for x in chosen):
         raise UserError(
             "center_images is true, but no leaf of the observation goes through convolutions: "
             "leave it out (--network.no-center-images)"
